@@ -1,0 +1,65 @@
+"""The whole key space on one page. No other module spells a key.
+
+| key                                   | home      | record                                                        |
+|---------------------------------------|-----------|---------------------------------------------------------------|
+| /topics/{name}                        | /topics   | Topic: id, partition count, settings                          |
+| /log/{topic id}/{n}/{start:020d}      | that log  | Claim: offsets [start, end) are these bytes                   |
+| /log/{topic id}/{n}/floor             | that log  | claims below this offset may be gone; absent: the log is gone |
+| /fold/{topic id}/{n}                  | that log  | the fold of the chain up to some offset                       |
+| /table_end/{topic id}/{n}             | that log  | records below this offset are in the table                    |
+
+All records of one log share a home, so they live in one shard and a scan returns them in order.
+"""
+
+from lakestream.metadata.store import Folder, Key
+from lakestream.model import PartitionId
+
+LOGS = "/log/"
+TOPICS = Folder("/topics", "/topics")
+
+FLOOR_NAME = "floor"
+"""Sorts behind the offsets, so a scan of claims can end before it."""
+
+
+def _home(partition: PartitionId) -> str:
+    return f"/log/{partition.topic_id}/{partition.number}"
+
+
+def topic_key(name: str) -> Key:
+    return TOPICS.key(name)
+
+
+def claims_folder(partition: PartitionId) -> Folder:
+    home = _home(partition)
+    return Folder(home, home)
+
+
+def claim_name(offset_start: int) -> str:
+    """Keyed by start: two writers that race for the same offsets collide on one key."""
+    return f"{offset_start:020d}"
+
+
+def claim_key(partition: PartitionId, offset_start: int) -> Key:
+    home = _home(partition)
+    return Key(f"{home}/{offset_start:020d}", home)
+
+
+def floor_key(partition: PartitionId) -> Key:
+    home = _home(partition)
+    return Key(f"{home}/{FLOOR_NAME}", home)
+
+
+def fold_key(partition: PartitionId) -> Key:
+    return Key(f"/fold/{partition.topic_id}/{partition.number}", _home(partition))
+
+
+def table_end_key(partition: PartitionId) -> Key:
+    return Key(f"/table_end/{partition.topic_id}/{partition.number}", _home(partition))
+
+
+def partition_of(path: str) -> PartitionId | None:
+    """The log that a changed path under /log/ belongs to."""
+    parts = path.split("/")
+    if len(parts) != 5 or parts[1] != "log" or not parts[3].isdecimal():
+        return None
+    return PartitionId(parts[2], int(parts[3]))
