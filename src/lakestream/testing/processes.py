@@ -1,0 +1,117 @@
+"""Outside programs for tests: started on free ports of 127.0.0.1, and gone when the test is, whatever happens.
+
+Used by: servers.py. A program is killed with its whole group when its block is left, and by the kernel when the test
+process itself is killed, so nothing is ever left behind.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lakestream.errors import Misconfigured, Unavailable
+
+READY_S_MAX = 30.0
+_POLL_S = 0.02
+
+# Runs first in the child: asks the kernel for SIGKILL when the parent goes (1 is PR_SET_PDEATHSIG), then becomes the
+# program. A fork hook of subprocess would do the same, but is not safe beside the threads that gRPC starts.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]): os._exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def program(name: str) -> str:
+    """Where `make tools` put it."""
+    cache = Path(os.environ.get("LAKESTREAM_CACHE") or Path.home() / ".cache" / "lakestream")
+    path = cache / "bin" / name
+    if not path.exists():
+        raise Misconfigured(f"the test program {name} is not in {path.parent}: run make tools")
+    return str(path)
+
+
+def free_port() -> int:
+    """A port that nobody listens on, outside the range that outgoing connections take theirs from.
+
+    So a server that is killed and started again finds its port free, however often its clients tried to reconnect.
+    """
+    ephemeral_start = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(100):
+        port = random.randrange(10_000, max(ephemeral_start, 20_000))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise Unavailable("no free port on 127.0.0.1 in a hundred tries")
+
+
+class Process:
+    """One running program with its group. `start` again after `kill`: same command, same ports, same folder."""
+
+    def __init__(self, name: str, args: Sequence[str], log: Path) -> None:
+        self.name = name
+        self._args = [program(name), *args]
+        self._log = log
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert self._child is None, f"{self.name} runs already"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        wrapper = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid())]
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(
+                [*wrapper, *self._args],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group: SIGSTOP makes it hang with its connections open, SIGCONT lets it go on."""
+        if self._child is not None and self._child.poll() is None:
+            os.killpg(self._child.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone. Harmless where it does not run."""
+        if self._child is None:
+            return
+        self.signal(signal.SIGKILL)
+        self._child.wait()
+        self._child = None
+
+    async def wait_ready(self, is_ready: Callable[[], Awaitable[bool]]) -> None:
+        """Until `is_ready` says so; an error with the end of its log if it exits or takes too long."""
+        try:
+            async with asyncio.timeout(READY_S_MAX):
+                while not await is_ready():
+                    if self._child is None or self._child.poll() is not None:
+                        raise Unavailable(f"{self.name} ended at its start: {self._last_words()}")
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            raise Unavailable(f"{self.name} was not ready after {READY_S_MAX:.0f} s: {self._last_words()}") from None
+
+    def _last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-500:].strip() or f"nothing said in {self._log}"
+
+
+async def listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return True

@@ -1,0 +1,212 @@
+"""Real servers for tests, each an `async with` block: Oxia (one or a cluster), S3, Azure Blob, a faulty network.
+
+    async with s3_server(tmp_path) as s3:
+        store = open_store(s3.endpoint, s3.bucket("lake"))
+
+All listen on 127.0.0.1 on ports of their own, keep their files and logs under the folder they are given, and are gone
+when the block is left. `make tools` builds the programs.
+"""
+
+import asyncio
+import base64
+import email.utils
+import hmac
+import json
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from lakestream.errors import Unavailable
+from lakestream.testing.processes import Process, free_port, listens
+
+_START_TRIES = 3
+"""Another test may take a port between our look and our start."""
+
+
+async def _started(make: Callable[[int], Process]) -> tuple[Process, int]:
+    for attempt in range(1, _START_TRIES + 1):
+        port = free_port()
+        process = make(port)
+        try:
+            process.start()
+            await process.wait_ready(partial(listens, port))
+        except BaseException as error:
+            process.kill()
+            if isinstance(error, Unavailable) and attempt < _START_TRIES:
+                continue
+            raise
+        return process, port
+    raise AssertionError("unreachable")
+
+
+# S3 and Azure
+
+
+@dataclass(frozen=True)
+class S3Server:
+    endpoint: str
+    root: Path
+    access_key_id: str
+    secret_access_key: str
+    process: Process
+    port: int
+    region: str = "us-east-1"
+
+    def bucket(self, name: str) -> str:
+        """Makes the bucket: a folder under the root."""
+        (self.root / name).mkdir(parents=True, exist_ok=True)
+        return name
+
+
+@asynccontextmanager
+async def s3_server(folder: Path) -> AsyncIterator[S3Server]:
+    """versitygw over a folder. Without its --keep-alive, which breaks multipart uploads of some clients."""
+    root = folder / "s3"
+    key, secret = "test", "testsecret"
+
+    def make(port: int) -> Process:
+        root.mkdir(parents=True, exist_ok=True)
+        args = ["--port", f"127.0.0.1:{port}", "-a", key, "-s", secret, "--quiet", "posix", str(root)]
+        return Process("versitygw", args, folder / "versitygw.log")
+
+    process, port = await _started(make)
+    try:
+        yield S3Server(f"http://127.0.0.1:{port}", root, key, secret, process, port)
+    finally:
+        process.kill()
+
+
+@dataclass(frozen=True)
+class AzureServer:
+    endpoint: str
+    """With the account's name in its path, as Azurite wants it."""
+    account_name: str
+    account_key: str
+    process: Process
+    port: int
+
+    async def container(self, name: str) -> str:
+        """Makes the container."""
+        date, version, kind = email.utils.formatdate(usegmt=True), "2021-12-02", "application/octet-stream"
+        headers = {"Content-Type": kind, "x-ms-date": date, "x-ms-version": version}
+        # Azure signs the verb, eleven standard headers by position (the fifth is the type), its own, and the resource.
+        positions = ["PUT", "", "", "", "", kind, "", "", "", "", "", ""]
+        resource = f"/{self.account_name}/{self.account_name}/{name}"
+        own = [f"x-ms-date:{date}", f"x-ms-version:{version}", resource, "restype:container"]
+        signed = "\n".join([*positions, *own])
+        mac = hmac.digest(base64.b64decode(self.account_key), signed.encode(), "sha256")
+        headers["Authorization"] = f"SharedKey {self.account_name}:{base64.b64encode(mac).decode()}"
+        url = f"{self.endpoint}/{name}?restype=container"
+        await _send(urllib.request.Request(url, data=b"", method="PUT", headers=headers))
+        return name
+
+
+AZURITE_ACCOUNT = "devstoreaccount1"
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Azurite's published key, the same in every installation: no secret."""
+
+
+@asynccontextmanager
+async def azurite(folder: Path) -> AsyncIterator[AzureServer]:
+    """Azure Blob storage over a folder."""
+
+    def make(port: int) -> Process:
+        where = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder / "azurite")]
+        quiet = ["--silent", "--skipApiVersionCheck", "--disableTelemetry"]
+        return Process("azurite-blob", [*where, *quiet], folder / "azurite.log")
+
+    process, port = await _started(make)
+    endpoint = f"http://127.0.0.1:{port}/{AZURITE_ACCOUNT}"
+    try:
+        yield AzureServer(endpoint, AZURITE_ACCOUNT, AZURITE_KEY, process, port)
+    finally:
+        process.kill()
+
+
+# A network that can be made faulty
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """One way through toxiproxy: connect to `port`, arrive at `upstream`, suffer what was added."""
+
+    name: str
+    port: int
+    _api: str
+
+    async def add(self, toxic: str, attributes: Mapping[str, int], *, stream: str = "downstream") -> str:
+        """For instance `add("timeout", {"timeout": 0})`: no answer ever arrives. Returns the name to remove it by.
+
+        `downstream` is what the server says to the client. Types: latency, timeout, reset_peer, limit_data, bandwidth,
+        slicer, slow_close.
+        """
+        name = f"{toxic}_{stream}"
+        body = {"name": name, "type": toxic, "stream": stream, "attributes": dict(attributes)}
+        await _call("POST", f"{self._api}/proxies/{self.name}/toxics", body)
+        return name
+
+    async def remove(self, toxic: str) -> None:
+        await _call("DELETE", f"{self._api}/proxies/{self.name}/toxics/{toxic}")
+
+    async def cut(self) -> None:
+        """Ends all connections and refuses new ones, until `mend`."""
+        await _call("POST", f"{self._api}/proxies/{self.name}", {"enabled": False})
+
+    async def mend(self) -> None:
+        await _call("POST", f"{self._api}/proxies/{self.name}", {"enabled": True})
+
+
+@dataclass(frozen=True)
+class Toxiproxy:
+    process: Process
+    _api: str
+
+    async def proxy(self, upstream: str) -> Proxy:
+        """A new way to `host:port`."""
+        for _ in range(_START_TRIES):
+            port = free_port()
+            name = f"to-{port}"
+            body = {"name": name, "listen": f"127.0.0.1:{port}", "upstream": upstream, "enabled": True}
+            try:
+                await _call("POST", f"{self._api}/proxies", body)
+            except Unavailable:
+                continue
+            return Proxy(name, port, self._api)
+        raise Unavailable(f"toxiproxy made no way to {upstream} in {_START_TRIES} tries")
+
+
+@asynccontextmanager
+async def toxiproxy() -> AsyncIterator[Toxiproxy]:
+    with tempfile.TemporaryDirectory(prefix="toxiproxy-") as folder:
+
+        def make(port: int) -> Process:
+            args = ["-host", "127.0.0.1", "-port", str(port)]
+            return Process("toxiproxy-server", args, Path(folder) / "toxiproxy.log")
+
+        process, port = await _started(make)
+        try:
+            yield Toxiproxy(process, f"http://127.0.0.1:{port}")
+        finally:
+            process.kill()
+
+
+async def _call(method: str, url: str, body: Mapping[str, object] | None = None) -> None:
+    data = None if body is None else json.dumps(body).encode()
+    await _send(urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"}))
+
+
+async def _send(request: urllib.request.Request) -> None:
+    def send() -> None:
+        try:
+            with urllib.request.urlopen(request, timeout=5):
+                pass
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Unavailable(f"{request.full_url} was refused: {error.read().decode()[:200]}") from None
+
+    await asyncio.to_thread(send)
