@@ -1,0 +1,378 @@
+"""The WAL's bytes. Pure: buffers in, buffers out.
+
+Before: the writer, with the batches of one flush.  After: an object store or a segment file.
+
+Everything is made of **frames**. An object is exactly one frame; a segment is frames back to back, the last of them a
+seal if the segment was closed cleanly. All numbers are big-endian.
+
+    header   magic "LKWF" · version u16 · kind u16 · position u64 · length u64 · footer length u32 · header crc u32
+    batches  back to back, exactly as the clients sent them
+    footer   msgpack: [writer id, sequence, stored_ms, [[topic id, partition, claim id, start, end, records] ...]]
+    trailer  footer crc u32 · footer length u32 · version u16 · kind u16 · magic "LKWE" · frame crc u32
+
+Each checksum is CRC-32C. The frame's covers all that stands before it; the footer's covers the footer and the trailer
+up to the magic, so a footer can be trusted without reading the batches. `position` is where the frame starts in its
+segment: a frame that is found anywhere else is not one. That tells a torn tail (a writer died in its last append;
+nothing in it was acknowledged) from damage in the middle, even if records hold bytes that look like a frame.
+
+Whatever is wrong with the bytes is Corrupt and names the object. Lengths are checked before they are believed.
+"""
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, NoReturn
+
+import msgspec
+from crc32c import crc32c
+
+from lakestream.errors import Corrupt
+from lakestream.model import Buffer, Span
+
+VERSION: Final = 1
+
+_MAGIC = b"LKWF"
+_END_MAGIC = b"LKWE"
+_HEADER = struct.Struct(">4sHHQQII")
+_TRAILER = struct.Struct(">IIHH4sI")
+_CRC = struct.Struct(">I")
+_FOOTER_CHECKED = struct.Struct(">IHH4s")
+"""The part of the trailer that the footer's checksum covers."""
+
+HEADER_SIZE: Final = _HEADER.size
+TRAILER_SIZE: Final = _TRAILER.size
+FRAME_SIZE_MIN: Final = HEADER_SIZE + TRAILER_SIZE
+TAIL_SIZE: Final = 64 * 1024
+"""A good first guess for the ranged read of an object's footer: about 700 ranges."""
+
+
+class Kind(IntEnum):
+    OBJECT = 1
+    SEGMENT_FRAME = 2
+    SEGMENT_SEAL = 3
+
+
+class Range(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One partition's batches inside a frame; bytes count from the frame's start."""
+
+    topic_id: str
+    partition: int
+    claim_id: str
+    byte_start: int
+    byte_end: int
+    record_count: int
+
+    @property
+    def span(self) -> Span:
+        return Span(self.byte_start, self.byte_end)
+
+
+class Footer(msgspec.Struct, frozen=True, array_like=True):
+    writer_id: str
+    sequence: int
+    """Number of the frame in its writer; grows, may leave gaps."""
+    stored_ms: int
+    ranges: tuple[Range, ...]
+
+
+class Part(NamedTuple):
+    """What goes into a frame for one partition."""
+
+    topic_id: str
+    partition: int
+    claim_id: str
+    batches: Sequence[Buffer]
+    record_count: int
+
+
+class Frame(NamedTuple):
+    """An encoded frame, ready to be written."""
+
+    buffers: list[Buffer]
+    """Header, every batch as it was given, footer with trailer: never joined."""
+    size: int
+    footer: Footer
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        return self.footer.ranges
+
+
+class Decoded(NamedTuple):
+    """A frame that was read and checked whole."""
+
+    kind: Kind
+    position: int
+    size: int
+    footer: Footer
+    body: memoryview
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        return self.footer.ranges
+
+    def bytes_of(self, part: Range) -> memoryview:
+        return self.body[part.byte_start : part.byte_end]
+
+
+class MoreNeeded(NamedTuple):
+    """The tail was too short: read this many bytes from the end and try again."""
+
+    size: int
+
+
+class Segment(NamedTuple):
+    frames: list[Decoded]
+    sealed: bool
+    """Closed cleanly. If not, its writer still writes or has died."""
+    good_size: int
+    torn_size: int
+    """Bytes behind the last good frame that a dying writer left; nothing in them was acknowledged."""
+
+
+class Header(NamedTuple):
+    kind: Kind
+    position: int
+    length: int
+    footer_length: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Footer)
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def encode(
+    parts: Sequence[Part],
+    *,
+    writer_id: str,
+    sequence: int,
+    stored_ms: int,
+    kind: Kind = Kind.OBJECT,
+    position: int = 0,
+) -> Frame:
+    """`position`: size of the segment so far, 0 in an object."""
+    assert bool(parts) != (kind is Kind.SEGMENT_SEAL), "a frame holds batches, a seal none"
+    buffers: list[Buffer] = [b""]
+    ranges = []
+    end = HEADER_SIZE
+    for topic_id, partition, claim_id, batches, record_count in parts:
+        start = end
+        for batch in batches:
+            end += len(batch)
+        assert end > start, "a claim is never empty"
+        assert record_count > 0, "a claim is never empty"
+        buffers += batches
+        ranges.append(Range(topic_id, partition, claim_id, start, end, record_count))
+    footer = Footer(writer_id, sequence, stored_ms, tuple(ranges))
+    packed = _encoder.encode(footer)
+    size = end + len(packed) + TRAILER_SIZE
+    buffers[0] = _pack_header(kind, position, size, len(packed))
+    buffers.append(packed + _pack_footer_check(packed, kind))
+    crc = 0
+    for buffer in buffers:
+        crc = crc32c(buffer, crc)
+    buffers.append(_CRC.pack(crc))
+    return Frame(buffers, size, footer)
+
+
+def encode_seal(*, writer_id: str, sequence: int, stored_ms: int, position: int) -> Frame:
+    """The frame that ends a segment."""
+    return encode(
+        (), writer_id=writer_id, sequence=sequence, stored_ms=stored_ms, kind=Kind.SEGMENT_SEAL, position=position
+    )
+
+
+def _pack_header(kind: Kind, position: int, size: int, footer_length: int) -> bytes:
+    plain = _HEADER.pack(_MAGIC, VERSION, kind, position, size, footer_length, 0)[: -_CRC.size]
+    return plain + _CRC.pack(crc32c(plain))
+
+
+def _pack_footer_check(packed: bytes, kind: Kind) -> bytes:
+    checked = _FOOTER_CHECKED.pack(len(packed), VERSION, kind, _END_MAGIC)
+    return _CRC.pack(crc32c(checked, crc32c(packed))) + checked
+
+
+# ── reading an object ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode(body: Buffer, name: str) -> Decoded:
+    """A whole object, everything in it checked (the batches' own checksums are left to whoever opens them)."""
+    view = memoryview(body)
+    header = decode_header(view, name)
+    if header.kind is not Kind.OBJECT:
+        raise Corrupt(f"{name}: holds a segment's frame where an object was expected")
+    if header.length != len(view):
+        raise Corrupt(f"{name}: {header.length} bytes were written, {len(view)} are there")
+    return _decode_frame(view, 0, header, name)
+
+
+def decode_footer(tail: Buffer, size: int, name: str) -> Footer | MoreNeeded:
+    """The footer of an object of `size` bytes, from its last bytes. It is proven, the batches are not."""
+    view = memoryview(tail)
+    if size < FRAME_SIZE_MIN or len(view) > size:
+        raise Corrupt(f"{name}: {size} bytes are too few for a WAL object")
+    if len(view) < TRAILER_SIZE:
+        return MoreNeeded(TRAILER_SIZE)
+    kind, footer_length = _decode_trailer(view, name)
+    if kind is not Kind.OBJECT:
+        raise Corrupt(f"{name}: ends with a segment's frame where an object was expected")
+    needed = footer_length + TRAILER_SIZE
+    if needed > size - HEADER_SIZE:
+        raise Corrupt(f"{name}: its footer claims {footer_length} bytes of an object of {size}")
+    if len(view) < needed:
+        return MoreNeeded(needed)
+    return _decode_footer(view[len(view) - needed :], size, kind, name)
+
+
+# ── reading a segment ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def walk_segment(body: Buffer, name: str) -> Segment:
+    """All good frames of a segment, in order. A torn tail is measured, damage before the tail is Corrupt."""
+    view = memoryview(body)
+    size = len(view)
+    frames: list[Decoded] = []
+    at = 0
+    while at < size:
+        try:
+            frame = decode_segment_frame(view, at, name)
+        except Corrupt as damage:
+            if is_newer(view[at:]) or _frame_begins_after(view, at):
+                raise
+            if frames and frames[-1].kind is Kind.SEGMENT_SEAL:
+                raise Corrupt(f"{name}: {size - at} stray bytes behind the segment's seal") from damage
+            break
+        check_follows(frames[-1] if frames else None, frame, name)
+        frames.append(frame)
+        at += frame.size
+    sealed = bool(frames) and frames[-1].kind is Kind.SEGMENT_SEAL
+    return Segment(frames, sealed, at, size - at)
+
+
+def decode_segment_frame(view: memoryview, at: int, name: str) -> Decoded:
+    where = f"{name} at byte {at}"
+    header = decode_header(view[at : at + HEADER_SIZE], where)
+    if header.kind is Kind.OBJECT:
+        raise Corrupt(f"{where}: holds an object where a segment's frame was expected")
+    if header.position != at:
+        raise Corrupt(f"{where}: frame was written for byte {header.position}")
+    if header.length > len(view) - at:
+        raise Corrupt(f"{where}: frame is cut off: {header.length} bytes were written, {len(view) - at} are there")
+    return _decode_frame(view[at : at + header.length], at, header, where)
+
+
+def check_follows(last: Decoded | None, frame: Decoded, name: str) -> None:
+    """A segment has one writer, whose frames are numbered upwards, and ends with its seal."""
+    if last is None:
+        return
+    if last.kind is Kind.SEGMENT_SEAL:
+        raise Corrupt(f"{name} at byte {frame.position}: frame behind the segment's seal")
+    if frame.footer.writer_id != last.footer.writer_id or frame.footer.sequence <= last.footer.sequence:
+        raise Corrupt(
+            f"{name} at byte {frame.position}: frame {frame.footer.sequence} of writer {frame.footer.writer_id} follows"
+            f" frame {last.footer.sequence} of writer {last.footer.writer_id}"
+        )
+
+
+def is_newer(head: Buffer) -> bool:
+    """Starts like a frame of a version that this program does not know: never take it for a torn tail."""
+    return len(head) >= 6 and bytes(head[:4]) == _MAGIC and int.from_bytes(head[4:6], "big") > VERSION
+
+
+def _frame_begins_after(view: memoryview, damage: int) -> bool:
+    """Whether a later append had begun. It begins only when the one before is durable, so this is no torn tail."""
+    body = view.obj if isinstance(view.obj, bytes | bytearray) and len(view.obj) == len(view) else bytes(view)
+    at = body.find(_MAGIC, damage + 1)
+    while at >= 0:
+        try:
+            if decode_header(view[at : at + HEADER_SIZE], "").position == at:
+                return True
+        except Corrupt:
+            pass  # the magic by chance, in a record or in the torn frame itself
+        at = body.find(_MAGIC, at + 1)
+    return False
+
+
+# ── the pieces ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decode_header(head: Buffer, name: str) -> Header:
+    if len(head) < HEADER_SIZE:
+        raise Corrupt(f"{name}: {len(head)} bytes are too few for a WAL frame")
+    magic, version, kind, position, length, footer_length, crc = _HEADER.unpack_from(head)
+    if magic != _MAGIC:
+        raise Corrupt(f"{name}: does not start like a WAL frame")
+    if version != VERSION:
+        _refuse_version(version, name)
+    if crc32c(memoryview(head)[: HEADER_SIZE - _CRC.size]) != crc:
+        raise Corrupt(f"{name}: header is damaged (checksum)")
+    if footer_length + FRAME_SIZE_MIN > length:
+        raise Corrupt(f"{name}: header claims a footer of {footer_length} bytes in a frame of {length}")
+    return Header(_kind(kind, name), position, length, footer_length)
+
+
+def _decode_frame(frame: memoryview, position: int, header: Header, name: str) -> Decoded:
+    """`frame` is exactly as long as its header says."""
+    size = len(frame)
+    (crc,) = _CRC.unpack_from(frame, size - _CRC.size)
+    if crc32c(frame[: size - _CRC.size]) != crc:
+        raise Corrupt(f"{name}: frame is damaged (checksum)")
+    kind, footer_length = _decode_trailer(frame, name)
+    if kind is not header.kind or footer_length != header.footer_length:
+        raise Corrupt(f"{name}: header and trailer do not agree")
+    footer = _decode_footer(frame[size - footer_length - TRAILER_SIZE :], size, kind, name)
+    return Decoded(kind, position, size, footer, frame)
+
+
+def _decode_trailer(tail: memoryview, name: str) -> tuple[Kind, int]:
+    at = len(tail) - TRAILER_SIZE
+    _footer_crc, footer_length, version, kind, magic, _crc = _TRAILER.unpack_from(tail, at)
+    if magic != _END_MAGIC:
+        raise Corrupt(f"{name}: does not end like a WAL frame")
+    if version != VERSION:
+        _refuse_version(version, name)
+    return _kind(kind, name), footer_length
+
+
+def _decode_footer(tail: memoryview, size: int, kind: Kind, name: str) -> Footer:
+    """`tail` is exactly footer and trailer, the end of a frame of `size` bytes."""
+    footer_end = len(tail) - TRAILER_SIZE
+    (crc,) = _CRC.unpack_from(tail, footer_end)
+    packed = tail[:footer_end]
+    if crc32c(tail[footer_end + _CRC.size : len(tail) - _CRC.size], crc32c(packed)) != crc:
+        raise Corrupt(f"{name}: footer is damaged (checksum)")
+    try:
+        footer = _decoder.decode(packed)
+    except (ValueError, RecursionError) as error:  # msgspec's errors and undecodable text are ValueErrors
+        raise Corrupt(f"{name}: footer cannot be read: {error}") from None
+    _check_ranges(footer, size - len(tail), kind, name)
+    return footer
+
+
+def _check_ranges(footer: Footer, batches_end: int, kind: Kind, name: str) -> None:
+    """Ranges lie back to back and fill the frame: no byte belongs to nobody."""
+    end = HEADER_SIZE
+    for part in footer.ranges:
+        if part.byte_start != end or part.byte_end <= end or part.record_count < 1 or part.partition < 0:
+            raise Corrupt(f"{name}: footer lists a wrong range: {part}")
+        end = part.byte_end
+    if end != batches_end:
+        raise Corrupt(f"{name}: footer lists batches up to byte {end}, they end at {batches_end}")
+    if bool(footer.ranges) == (kind is Kind.SEGMENT_SEAL):
+        raise Corrupt(f"{name}: a frame holds batches, a seal none")
+
+
+def _kind(number: int, name: str) -> Kind:
+    try:
+        return Kind(number)
+    except ValueError:
+        raise Corrupt(f"{name}: unknown kind of frame: {number}") from None
+
+
+def _refuse_version(version: int, name: str) -> NoReturn:
+    if version > VERSION:
+        raise Corrupt(f"{name}: written in format version {version}, this program knows up to {VERSION}: upgrade it")
+    raise Corrupt(f"{name}: format version {version} does not exist")
