@@ -136,6 +136,9 @@ class Header(NamedTuple):
     length: int
     footer_length: int
 
+    def belongs_at(self, position: int) -> bool:
+        return self.kind is not Kind.OBJECT and self.position == position
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Footer)
@@ -237,22 +240,21 @@ def walk_segment(body: Buffer, name: str) -> Segment:
     frames: list[Decoded] = []
     at = 0
     while at < size:
+        last = frames[-1] if frames else None
         try:
-            frame = decode_segment_frame(view, at, name)
-        except Corrupt as damage:
-            if is_newer(view[at:]) or _frame_begins_after(view, at):
+            frame = _decode_segment_frame(view, at, name)
+        except Corrupt:
+            if not _is_torn(view, at, last, name):
                 raise
-            if frames and frames[-1].kind is Kind.SEGMENT_SEAL:
-                raise Corrupt(f"{name}: {size - at} stray bytes behind the segment's seal") from damage
             break
-        check_follows(frames[-1] if frames else None, frame, name)
+        _check_follows(last, frame, name)
         frames.append(frame)
         at += frame.size
     sealed = bool(frames) and frames[-1].kind is Kind.SEGMENT_SEAL
     return Segment(frames, sealed, at, size - at)
 
 
-def decode_segment_frame(view: memoryview, at: int, name: str) -> Decoded:
+def _decode_segment_frame(view: memoryview, at: int, name: str) -> Decoded:
     where = f"{name} at byte {at}"
     header = decode_header(view[at : at + HEADER_SIZE], where)
     if header.kind is Kind.OBJECT:
@@ -264,7 +266,7 @@ def decode_segment_frame(view: memoryview, at: int, name: str) -> Decoded:
     return _decode_frame(view[at : at + header.length], at, header, where)
 
 
-def check_follows(last: Decoded | None, frame: Decoded, name: str) -> None:
+def _check_follows(last: Decoded | None, frame: Decoded, name: str) -> None:
     """A segment has one writer, whose frames are numbered upwards, and ends with its seal."""
     if last is None:
         return
@@ -277,23 +279,56 @@ def check_follows(last: Decoded | None, frame: Decoded, name: str) -> None:
         )
 
 
-def is_newer(head: Buffer) -> bool:
+def _is_torn(view: memoryview, at: int, last: Decoded | None, name: str) -> bool:
+    """Whether the bytes from `at` on can be what a dying writer left of its last append."""
+    if last is not None and last.kind is Kind.SEGMENT_SEAL:
+        raise Corrupt(f"{name}: {len(view) - at} stray bytes behind the segment's seal")
+    if _is_newer(view[at:]):
+        return False
+    header = _try_header(view, at)
+    if header is not None and not header.belongs_at(at):
+        return False
+    body = view.obj if isinstance(view.obj, bytes | bytearray) and len(view.obj) == len(view) else bytes(view)
+    after = body.find(_MAGIC, at + 1)
+    while after >= 0:
+        if _is_later_frame(view, after, last):
+            return False
+        after = body.find(_MAGIC, after + 1)
+    return True
+
+
+def _is_later_frame(view: memoryview, at: int, last: Decoded | None) -> bool:
+    """Whether a later append began here. It begins only when the one before is durable: what is before it is not torn.
+
+    At its own position a header is proof enough. Elsewhere (bytes were lost in between) it must be a whole frame of the
+    same writer, or it is only a record that holds a segment.
+    """
+    header = _try_header(view, at)
+    if header is None or header.kind is Kind.OBJECT:
+        return False
+    if header.position == at:
+        return True
+    if header.length > len(view) - at:
+        return False
+    try:
+        frame = _decode_frame(view[at : at + header.length], at, header, "")
+    except Corrupt:
+        return False
+    return last is None or (
+        frame.footer.writer_id == last.footer.writer_id and frame.footer.sequence > last.footer.sequence
+    )
+
+
+def _try_header(view: memoryview, at: int) -> Header | None:
+    try:
+        return decode_header(view[at : at + HEADER_SIZE], "")
+    except Corrupt:
+        return None
+
+
+def _is_newer(head: memoryview) -> bool:
     """Starts like a frame of a version that this program does not know: never take it for a torn tail."""
     return len(head) >= 6 and bytes(head[:4]) == _MAGIC and int.from_bytes(head[4:6], "big") > VERSION
-
-
-def _frame_begins_after(view: memoryview, damage: int) -> bool:
-    """Whether a later append had begun. It begins only when the one before is durable, so this is no torn tail."""
-    body = view.obj if isinstance(view.obj, bytes | bytearray) and len(view.obj) == len(view) else bytes(view)
-    at = body.find(_MAGIC, damage + 1)
-    while at >= 0:
-        try:
-            if decode_header(view[at : at + HEADER_SIZE], "").position == at:
-                return True
-        except Corrupt:
-            pass  # the magic by chance, in a record or in the torn frame itself
-        at = body.find(_MAGIC, at + 1)
-    return False
 
 
 # ── the pieces ───────────────────────────────────────────────────────────────────────────────────────────────────────
