@@ -1,0 +1,157 @@
+"""The metadata store in an SQLite file: the contract's methods, each one call down to a thread.
+
+Writes go to one thread that commits in groups, reads to a few others. Every read starts after its call began and sees
+all commits before it, so `confirmed` costs nothing here.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from pathlib import Path
+
+from lakestream.clock import Clock, Ids, RandomIds
+from lakestream.errors import Conflict, LakestreamError, Missing, Rejected, Unavailable
+from lakestream.metadata.sqlite import reads
+from lakestream.metadata.sqlite.database import Database, Opened
+from lakestream.metadata.sqlite.follower import Follower
+from lakestream.metadata.sqlite.line import Line
+from lakestream.metadata.sqlite.reader import read_rounds
+from lakestream.metadata.sqlite.sessions import SqliteSession
+from lakestream.metadata.sqlite.settings import SqliteSettings
+from lakestream.metadata.sqlite.transaction import Transaction
+from lakestream.metadata.sqlite.wake import Mailbox
+from lakestream.metadata.sqlite.writer import Writer
+from lakestream.metadata.store import ANY, Changes, Create, Created, Folder, Key, Put, Record, Scanned, Session, Stored
+from lakestream.metadata.watchers import Watchers
+
+DELETES_MAX = 1_000
+"""Per transaction of a range delete: others' writes get their turn in between."""
+
+
+class SqliteStore:
+    """Made by `open`; used on the event loop that it was opened on."""
+
+    def __init__(self, database: Database, opened: Opened, mailbox: Mailbox, clock: Clock) -> None:
+        settings = database.settings
+        self._path = database.path
+        self._clock = clock
+        self._sessions: list[SqliteSession] = []
+        self._closed = False
+        self._closed_line = f"{self._path}: the store is closed"
+        self._watchers = Watchers()
+        self._read: Line[sqlite3.Connection] = Line(str(self._path), settings.jobs_max, settings.answer_wait_ms)
+        self._write: Line[Transaction] = Line(str(self._path), settings.jobs_max, settings.answer_wait_ms)
+        self._follower = Follower(self._watchers, mailbox, self._read, self._write, clock, settings.patrol_ms)
+        for connection in opened.readers:
+            self._read.serve("metadata.sqlite.reader", partial(read_rounds, self._read, connection, self._path))
+        writer = Writer(self._write, database, opened, clock, mailbox, self._follower.committed)
+        self._write.serve("metadata.sqlite.writer", writer.rounds)
+
+    @classmethod
+    async def open(
+        cls, path: Path, clock: Clock, settings: SqliteSettings | None = None, ids: Ids | None = None
+    ) -> "SqliteStore":
+        """Make the database if there is none. Raises Misconfigured, Corrupt or Unavailable."""
+        database = Database(path, settings or SqliteSettings())
+        opened = await asyncio.to_thread(database.open)
+        return cls(database, opened, Mailbox(database.wake_path, (ids or RandomIds()).new()), clock)
+
+    async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
+        return await self._read.do(lambda connection: reads.get(connection, key.path, self._clock.now_ms()))
+
+    async def floor(self, folder: Folder, name: str) -> Record | None:
+        return await self._read.do(
+            lambda connection: reads.one(connection, reads.FLOOR, folder.path, name, self._clock.now_ms())
+        )
+
+    async def ceiling(self, folder: Folder, name: str) -> Record | None:
+        return await self._read.do(
+            lambda connection: reads.one(connection, reads.CEILING, folder.path, name, self._clock.now_ms())
+        )
+
+    async def scan(
+        self,
+        folder: Folder,
+        start: str = "",
+        end: str | None = None,
+        *,
+        limit: int | None = None,
+        guard: Key | None = None,
+        confirmed: bool = False,
+    ) -> Scanned:
+        def work(connection: sqlite3.Connection) -> Scanned:
+            now_ms = self._clock.now_ms()
+            records = reads.scan(connection, folder.path, start, end, limit, now_ms)
+            # After the records, as the contract has it: a guard read before them would miss a trim in between.
+            return Scanned(records, reads.get(connection, guard.path, now_ms) if guard else None)
+
+        return await self._read.do(work)
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        items = [(put, self._session_id(put)) for put in puts]
+        try:
+            return await self._write.do(lambda transaction: [transaction.put(*item) for item in items])
+        except Unavailable as error:
+            return [error for _ in puts]
+
+    async def create(self, creates: Sequence[Create]) -> list[Created | Conflict | Unavailable]:
+        try:
+            return await self._write.do(lambda transaction: [transaction.create(create) for create in creates])
+        except Unavailable as error:
+            return [error for _ in creates]
+
+    async def delete(self, key: Key, expected: int | None = ANY) -> bool:
+        return await self._write.do(lambda transaction: transaction.delete(key.path, expected))
+
+    async def delete_range(self, folder: Folder, start: str, end: str) -> None:
+        deleted = DELETES_MAX
+        while deleted == DELETES_MAX:
+            deleted = await self._write.do(
+                lambda transaction: transaction.delete_range(folder.path, start, end, DELETES_MAX)
+            )
+
+    async def session(self, timeout_ms: int) -> Session:
+        if timeout_ms <= 0:
+            raise Rejected(f"session timeout is {timeout_ms} ms: give a positive one")
+        id, expires_ms = await self._write.do(lambda transaction: transaction.open_session(timeout_ms))
+        session = SqliteSession(self._write, self._clock, id, timeout_ms, expires_ms)
+        self._sessions = [old for old in self._sessions if not old.lost] + [session]
+        return session
+
+    async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
+        self._check_open()
+        await self._follower.start()
+        self._check_open()
+        async with aclosing(self._watchers.watch(prefix)) as changes:
+            async for change in changes:
+                yield change
+
+    async def now_ms(self) -> int:
+        self._check_open()
+        return self._clock.now_ms()
+
+    async def close(self) -> None:
+        """End sessions, tasks and threads. Calls that wait are answered first."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watchers.close(self._closed_line)
+        for session in self._sessions:
+            with suppress(LakestreamError):  # it expires by itself then
+                await session.close()
+        await self._follower.close()
+        await self._read.close()
+        await self._write.close()  # last: whoever closes the database last tidies it up, under the writer's lock
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable(self._closed_line)
+
+    def _session_id(self, put: Put) -> int | None:
+        if put.session is None:
+            return None
+        if not isinstance(put.session, SqliteSession):
+            raise Rejected(f"{put.key.path}: its session is another store's")
+        return put.session.id
