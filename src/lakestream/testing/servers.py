@@ -210,3 +210,30 @@ async def _send(request: urllib.request.Request) -> None:
                 raise Unavailable(f"{request.full_url} was refused: {error.read().decode()[:200]}") from None
 
     await asyncio.to_thread(send)
+
+
+# Oxia
+
+
+@dataclass(frozen=True)
+class OxiaServer:
+    url: str
+    port: int
+    process: Process
+
+
+@asynccontextmanager
+async def oxia_standalone(folder: Path, shards: int = 1) -> AsyncIterator[OxiaServer]:
+    """One process that is a whole cluster. Its namespace is `default`."""
+    metrics_port = free_port()
+
+    def make(port: int) -> Process:
+        where = ["--data-dir", str(folder / "db"), "--wal-dir", str(folder / "wal")]
+        ports = ["-p", f"127.0.0.1:{port}", "-m", f"127.0.0.1:{metrics_port}"]
+        return Process("oxia", ["standalone", "-s", str(shards), *ports, *where], folder / "oxia.log")
+
+    process, port = await _started(make)
+    try:
+        yield OxiaServer(f"oxia://127.0.0.1:{port}/default", port, process)
+    finally:
+        process.kill()
