@@ -1,0 +1,8 @@
+"""`python -m lakestream` is the command `lakestream`."""
+
+import sys
+
+from lakestream.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())
