@@ -20,11 +20,11 @@ class ObjectInfo(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """Errors: Missing (no such object), Conflict (create of an existing key), Unavailable (try again), Uncertain (a write
-    that may have taken effect), Misconfigured (bucket or rights are wrong)."""
+    """Errors: Missing (no such object), Conflict (create of an existing key), Unavailable (try again), Uncertain (a
+    write that may have taken effect), Misconfigured (bucket or rights are wrong), Rejected (no legal key, names.py)."""
 
     async def put(self, key: str, body: Body) -> None:
-        """Write the whole object, replacing any that was there. Durable when it returns. The buffers are not joined first."""
+        """Write the whole object, replacing any that was there. Durable when it returns; buffers are not joined."""
         ...
 
     async def create(self, key: str, body: Body) -> None:
@@ -42,7 +42,7 @@ class ObjectStore(Protocol):
     async def head(self, key: str) -> ObjectInfo: ...
 
     def walk(self, prefix: str, after: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """Pages of the objects whose key starts with `prefix` (whole path segments) and is greater than `after`, in order of key."""
+        """Pages of the objects under `prefix` (whole path segments) with keys greater than `after`, in order of key."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:

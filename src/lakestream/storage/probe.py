@@ -1,0 +1,67 @@
+"""Asked once at the start: does the store work for us, and does its clock agree with ours?
+
+A small object is created, refused a second time, looked at, read, overwritten and deleted: every right and promise
+that a broker needs, in a second, before it accepts anything.
+"""
+
+from typing import NamedTuple
+
+from lakestream.clock import Clock, Ids
+from lakestream.errors import Conflict, Misconfigured
+from lakestream.model import Span
+from lakestream.storage.object_store import ObjectStore
+
+CLOCK_OFFSET_MS_MAX = 60_000
+"""A clock that is further off makes the age of objects meaningless, and with it the grace before they are swept."""
+
+_STORE_RESOLUTION_MS = 1000
+_BODY = b"lakestream probe"
+
+
+class Probe(NamedTuple):
+    clock_offset_ms: int
+    """The store's clock minus ours, 0 where the answers cannot tell them apart (stores speak in whole seconds)."""
+
+
+async def probe(store: ObjectStore, name: str, clock: Clock, ids: Ids) -> Probe:
+    """Misconfigured or Unavailable, in one line, when the store would not do. `name` is how that line calls it."""
+    key = f"probe/{ids.new()}"
+    before_ms = clock.now_ms()
+    await store.create(key, [_BODY])
+    after_ms = clock.now_ms()
+    try:
+        modified_ms = (await store.head(key)).modified_ms
+        await _check_promises(store, name, key)
+    finally:
+        await store.delete([key])
+    return Probe(clock_offset_ms(before_ms, after_ms, modified_ms))
+
+
+async def _check_promises(store: ObjectStore, name: str, key: str) -> None:
+    if await store.get_ranges(key, [Span(11, 16), Span(0, 10)]) != [b"probe", b"lakestream"]:
+        raise Misconfigured(f"{name} gave back other bytes than were written: Lakestream cannot use this store")
+    try:
+        await store.create(key, [_BODY])
+    except Conflict:
+        pass
+    else:
+        raise Misconfigured(f"{name} ignores create-only writes (If-None-Match): Lakestream cannot use this store")
+    await store.put(key, [_BODY, _BODY])
+    if (await store.head(key)).size != 2 * len(_BODY):
+        raise Misconfigured(f"{name} shows an old object after an overwrite: Lakestream cannot use this store")
+
+
+def clock_offset_ms(before_ms: int, after_ms: int, modified_ms: int) -> int:
+    """The smallest offset that explains an object written between `before` and `after` and dated `modified` (pure)."""
+    resolution_ms = 0 if modified_ms % _STORE_RESOLUTION_MS else _STORE_RESOLUTION_MS - 1
+    if modified_ms > after_ms:
+        return modified_ms - after_ms
+    return min(0, modified_ms + resolution_ms - before_ms)
+
+
+def check_clock(found: Probe, name: str) -> None:
+    """A broker with a wrong clock must not start."""
+    if abs(found.clock_offset_ms) > CLOCK_OFFSET_MS_MAX:
+        direction = "behind" if found.clock_offset_ms > 0 else "ahead of"
+        seconds = abs(found.clock_offset_ms) // 1000
+        raise Misconfigured(f"this machine's clock is {seconds} s {direction} that of {name}: set it (NTP), then start")
