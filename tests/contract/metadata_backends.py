@@ -1,0 +1,156 @@
+"""The metadata stores that the contract suite runs on: name → a block that yields a `Backend`.
+
+A new backend adds one entry to `BACKENDS`. Servers may be shared among tests: each test keeps to its own root.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from lakestream.clock import SystemClock
+from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.sqlite import SqliteStore
+from lakestream.metadata.store import MetadataStore
+
+T = TypeVar("T")
+
+
+class Elsewhere(Protocol):
+    """A client on another machine, which may be frozen: it shows no sign of life, and knows nothing of it."""
+
+    async def run(self, work: Callable[[MetadataStore], Coroutine[Any, Any, T]]) -> T:
+        """`work` on that machine."""
+        ...
+
+    def freeze(self) -> None: ...
+
+    def thaw(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    open: Callable[[], Awaitable[MetadataStore]]
+    """Another, independent client of the same store. Closed with the block."""
+    elsewhere: Callable[[], AbstractAsyncContextManager[Elsewhere]]
+    session_ms: int
+    """A short session timeout that a live client keeps on a busy machine."""
+
+
+class Clients:
+    """Opens clients and closes them at the end, also those that the test closed already."""
+
+    def __init__(self, open_one: Callable[[], Awaitable[MetadataStore]]) -> None:
+        self._open_one = open_one
+        self._opened: list[MetadataStore] = []
+
+    async def open(self) -> MetadataStore:
+        client = await self._open_one()
+        self._opened.append(client)
+        return client
+
+    async def close(self) -> None:
+        for client in self._opened:
+            await client.close()
+
+
+class InMemoryElsewhere:
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def run(self, work: Callable[[MetadataStore], Coroutine[Any, Any, T]]) -> T:
+        return await work(self._store)
+
+    def freeze(self) -> None:
+        self._store.silence()
+
+    def thaw(self) -> None:
+        self._store.speak()
+
+
+class ThreadElsewhere:
+    """A client on an event loop of its own, which stands still while it is frozen."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: MetadataStore) -> None:
+        self._loop = loop
+        self._store = store
+        self._running = threading.Event()
+
+    async def run(self, work: Callable[[MetadataStore], Coroutine[Any, Any, T]]) -> T:
+        return await on_loop(self._loop, work(self._store))
+
+    def freeze(self) -> None:
+        self._running.clear()
+        self._loop.call_soon_threadsafe(self._running.wait, 60)
+
+    def thaw(self) -> None:
+        self._running.set()
+
+
+async def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+
+@contextmanager
+def loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@asynccontextmanager
+async def thread_elsewhere(
+    open_one: Callable[[], Coroutine[Any, Any, MetadataStore]],
+) -> AsyncIterator[Elsewhere]:
+    with loop_in_thread() as loop:
+        store = await on_loop(loop, open_one())
+        there = ThreadElsewhere(loop, store)
+        try:
+            yield there
+        finally:
+            there.thaw()
+            await on_loop(loop, store.close())
+
+
+@asynccontextmanager
+async def memory(folder: Path) -> AsyncIterator[Backend]:
+    server = MemoryServer(SystemClock())
+
+    async def open_one() -> MetadataStore:
+        return server.client()
+
+    @asynccontextmanager
+    async def elsewhere() -> AsyncIterator[Elsewhere]:
+        store = server.client()
+        yield InMemoryElsewhere(store)
+        await store.close()
+
+    clients = Clients(open_one)
+    yield Backend(open=clients.open, elsewhere=elsewhere, session_ms=200)
+    await clients.close()
+
+
+@asynccontextmanager
+async def sqlite(folder: Path) -> AsyncIterator[Backend]:
+    async def open_one() -> MetadataStore:
+        return await SqliteStore.open(folder / "metadata.db", SystemClock())
+
+    clients = Clients(open_one)
+    yield Backend(open=clients.open, elsewhere=lambda: thread_elsewhere(open_one), session_ms=1_000)
+    await clients.close()
+
+
+BACKENDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Backend]]] = {
+    "memory": memory,
+    "sqlite": sqlite,
+}
