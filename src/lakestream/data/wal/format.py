@@ -136,6 +136,11 @@ class Header(NamedTuple):
     length: int
     footer_length: int
 
+    @property
+    def tail_size(self) -> int:
+        """Footer and trailer."""
+        return self.footer_length + TRAILER_SIZE
+
     def belongs_at(self, position: int) -> bool:
         return self.kind is not Kind.OBJECT and self.position == position
 
@@ -238,19 +243,22 @@ def walk_segment(body: Buffer, name: str) -> Segment:
     view = memoryview(body)
     size = len(view)
     frames: list[Decoded] = []
+    last: Footer | None = None
+    sealed = False
     at = 0
     while at < size:
-        last = frames[-1] if frames else None
         try:
             frame = _decode_segment_frame(view, at, name)
         except Corrupt:
-            if not _is_torn(view, at, last, name):
+            if sealed:
+                raise Corrupt(f"{name}: {size - at} stray bytes behind the segment's seal") from None
+            if not _is_torn(view, at, last):
                 raise
             break
-        _check_follows(last, frame, name)
+        check_follows(last, sealed, frame.footer, f"{name} at byte {at}")
         frames.append(frame)
+        last, sealed = frame.footer, frame.kind is Kind.SEGMENT_SEAL
         at += frame.size
-    sealed = bool(frames) and frames[-1].kind is Kind.SEGMENT_SEAL
     return Segment(frames, sealed, at, size - at)
 
 
@@ -266,23 +274,19 @@ def _decode_segment_frame(view: memoryview, at: int, name: str) -> Decoded:
     return _decode_frame(view[at : at + header.length], at, header, where)
 
 
-def _check_follows(last: Decoded | None, frame: Decoded, name: str) -> None:
+def check_follows(last: Footer | None, sealed: bool, footer: Footer, where: str) -> None:
     """A segment has one writer, whose frames are numbered upwards, and ends with its seal."""
-    if last is None:
-        return
-    if last.kind is Kind.SEGMENT_SEAL:
-        raise Corrupt(f"{name} at byte {frame.position}: frame behind the segment's seal")
-    if frame.footer.writer_id != last.footer.writer_id or frame.footer.sequence <= last.footer.sequence:
+    if sealed:
+        raise Corrupt(f"{where}: frame behind the segment's seal")
+    if last is not None and (footer.writer_id != last.writer_id or footer.sequence <= last.sequence):
         raise Corrupt(
-            f"{name} at byte {frame.position}: frame {frame.footer.sequence} of writer {frame.footer.writer_id} follows"
-            f" frame {last.footer.sequence} of writer {last.footer.writer_id}"
+            f"{where}: frame {footer.sequence} of writer {footer.writer_id} follows"
+            f" frame {last.sequence} of writer {last.writer_id}"
         )
 
 
-def _is_torn(view: memoryview, at: int, last: Decoded | None, name: str) -> bool:
+def _is_torn(view: memoryview, at: int, last: Footer | None) -> bool:
     """Whether the bytes from `at` on can be what a dying writer left of its last append."""
-    if last is not None and last.kind is Kind.SEGMENT_SEAL:
-        raise Corrupt(f"{name}: {len(view) - at} stray bytes behind the segment's seal")
     if _is_newer(view[at:]):
         return False
     header = _try_header(view, at)
@@ -297,7 +301,7 @@ def _is_torn(view: memoryview, at: int, last: Decoded | None, name: str) -> bool
     return True
 
 
-def _is_later_frame(view: memoryview, at: int, last: Decoded | None) -> bool:
+def _is_later_frame(view: memoryview, at: int, last: Footer | None) -> bool:
     """Whether a later append began here. It begins only when the one before is durable: what is before it is not torn.
 
     At its own position a header is proof enough. Elsewhere (bytes were lost in between) it must be a whole frame of the
@@ -311,12 +315,10 @@ def _is_later_frame(view: memoryview, at: int, last: Decoded | None) -> bool:
     if header.length > len(view) - at:
         return False
     try:
-        frame = _decode_frame(view[at : at + header.length], at, header, "")
+        footer = _decode_frame(view[at : at + header.length], at, header, "").footer
     except Corrupt:
         return False
-    return last is None or (
-        frame.footer.writer_id == last.footer.writer_id and frame.footer.sequence > last.footer.sequence
-    )
+    return last is None or (footer.writer_id == last.writer_id and footer.sequence > last.sequence)
 
 
 def _try_header(view: memoryview, at: int) -> Header | None:
@@ -355,11 +357,18 @@ def _decode_frame(frame: memoryview, position: int, header: Header, name: str) -
     (crc,) = _CRC.unpack_from(frame, size - _CRC.size)
     if crc32c(frame[: size - _CRC.size]) != crc:
         raise Corrupt(f"{name}: frame is damaged (checksum)")
-    kind, footer_length = _decode_trailer(frame, name)
+    return Decoded(header.kind, position, size, decode_frame_footer(frame, header, name), frame)
+
+
+def decode_frame_footer(frame: Buffer, header: Header, name: str) -> Footer:
+    """The footer of a frame whose header is known, from the frame or its last `header.tail_size` bytes."""
+    view = memoryview(frame)
+    if len(view) < header.tail_size:
+        raise Corrupt(f"{name}: {len(view)} bytes are too few for a footer of {header.footer_length}")
+    kind, footer_length = _decode_trailer(view, name)
     if kind is not header.kind or footer_length != header.footer_length:
         raise Corrupt(f"{name}: header and trailer do not agree")
-    footer = _decode_footer(frame[size - footer_length - TRAILER_SIZE :], size, kind, name)
-    return Decoded(kind, position, size, footer, frame)
+    return _decode_footer(view[len(view) - header.tail_size :], header.length, kind, name)
 
 
 def _decode_trailer(tail: memoryview, name: str) -> tuple[Kind, int]:

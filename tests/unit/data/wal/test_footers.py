@@ -1,0 +1,106 @@
+import random
+
+import pytest
+
+from lakestream.clock import SystemClock
+from lakestream.data.wal.footers import object_footer, segment_footers
+from lakestream.data.wal.format import TAIL_SIZE, Frame, Kind, Part, encode, encode_seal, walk_segment
+from lakestream.data.wal.names import object_key, parse_object_key, parse_segment_name, segment_name
+from lakestream.errors import Corrupt, Missing
+from lakestream.storage.memory import MemoryStore
+from lakestream.testing.memory_segments import MemoryDisk, MemorySegments
+
+NAME = segment_name(5, "writer", 1)
+PARTS = [Part("topic", 0, "claim", [b"0123456789" * 50], 5), Part("topic", 1, "other", [b"xyz"], 1)]
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk()
+
+
+@pytest.fixture
+def files(disk: MemoryDisk) -> MemorySegments:
+    return MemorySegments(disk, SystemClock(), random.Random(1))
+
+
+async def write(files: MemorySegments, count: int, *, sealed: bool) -> list[Frame]:
+    segment = await files.create(NAME)
+    frames = []
+    for number in range(count):
+        frame = encode(
+            PARTS,
+            writer_id="writer",
+            sequence=number,
+            stored_ms=1,
+            kind=Kind.SEGMENT_FRAME,
+            position=segment.size,
+        )
+        await segment.append(frame.buffers)
+        frames.append(frame)
+    if sealed:
+        seal = encode_seal(writer_id="writer", sequence=count, stored_ms=1, position=segment.size)
+        await segment.append(seal.buffers)
+    return frames
+
+
+@pytest.mark.parametrize("count", [1, 700, 3000])
+async def test_an_objects_footer(count: int) -> None:
+    parts = [Part("t" * 32, number, "c" * 32, [b"x" * 10], 1) for number in range(count)]
+    frame = encode(parts, writer_id="w", sequence=1, stored_ms=1)
+    assert count < 1000 or frame.size > TAIL_SIZE * 2
+    store = MemoryStore(SystemClock())
+    await store.put("wal/o", frame.buffers)
+    assert await object_footer(store, "wal/o", frame.size) == frame.footer
+
+
+async def test_an_object_that_is_damaged_or_gone() -> None:
+    frame = encode(PARTS, writer_id="w", sequence=1, stored_ms=1)
+    store = MemoryStore(SystemClock())
+    await store.put("wal/o", [b"".join(frame.buffers)[:-1]])
+    with pytest.raises(Corrupt, match="wal/o"):
+        await object_footer(store, "wal/o", frame.size - 1)
+    await store.put("wal/o", [b""])
+    with pytest.raises(Corrupt, match="wal/o"):
+        await object_footer(store, "wal/o", 0)
+    with pytest.raises(Missing):
+        await object_footer(store, "wal/nothing", 100)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 5])
+async def test_a_segments_footers(files: MemorySegments, count: int, sealed: bool) -> None:
+    frames = await write(files, count, sealed=sealed)
+    assert await segment_footers(files, NAME) == ([frame.footer for frame in frames], sealed, 0)
+
+
+async def test_footers_agree_with_a_full_walk_at_every_cut(files: MemorySegments, disk: MemoryDisk) -> None:
+    await write(files, 3, sealed=True)
+    whole = bytes(disk.files[NAME].data)
+    for cut in range(len(whole)):
+        disk.files[NAME].data = bytearray(whole[:cut])
+        walked = walk_segment(whole[:cut], NAME)
+        read = await segment_footers(files, NAME)
+        assert read == ([frame.footer for frame in walked.frames], walked.sealed, walked.torn_size)
+
+
+async def test_a_damaged_footer_before_good_frames_is_corrupt(files: MemorySegments, disk: MemoryDisk) -> None:
+    frames = await write(files, 3, sealed=False)
+    disk.files[NAME].data[frames[0].size - 30] ^= 1
+    with pytest.raises(Corrupt, match=NAME):
+        await segment_footers(files, NAME)
+
+
+async def test_a_segment_that_is_gone(files: MemorySegments) -> None:
+    with pytest.raises(Missing):
+        await segment_footers(files, NAME)
+
+
+def test_names_say_what_they_were_made_of() -> None:
+    assert object_key(12, "ab-cd", 3) == "wal/000000000000012-ab-cd-0000000003.wal"
+    assert parse_object_key(object_key(12, "ab-cd", 3)) == (12, "ab-cd", 3)
+    assert segment_name(12, "w", 10**7) == "000000000000012-w-10000000.seg"
+    assert parse_segment_name(segment_name(12, "w", 10**7)) == (12, "w", 10**7)
+    assert parse_segment_name("wal/" + NAME) is None
+    assert parse_object_key(NAME) is None
+    assert segment_name(9, "z", 1) < segment_name(10, "a", 1)
