@@ -19,6 +19,7 @@ from lakestream.errors import Misconfigured, Unavailable
 
 READY_S_MAX = 30.0
 _POLL_S = 0.02
+_ports_given: set[int] = set()
 
 # Runs first in the child: asks the kernel for SIGKILL when the parent goes (1 is PR_SET_PDEATHSIG), then becomes the
 # program. A fork hook of subprocess would do the same, but is not safe beside the threads that gRPC starts.
@@ -47,12 +48,15 @@ def free_port() -> int:
     ephemeral_start = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(100):
         port = random.randrange(10_000, max(ephemeral_start, 20_000))
+        if port in _ports_given:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+        _ports_given.add(port)
+        return port
     raise Unavailable("no free port on 127.0.0.1 in a hundred tries")
 
 

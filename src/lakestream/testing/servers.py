@@ -12,6 +12,7 @@ import base64
 import email.utils
 import hmac
 import json
+import signal
 import tempfile
 import urllib.error
 import urllib.request
@@ -237,3 +238,92 @@ async def oxia_standalone(folder: Path, shards: int = 1) -> AsyncIterator[OxiaSe
         yield OxiaServer(f"oxia://127.0.0.1:{port}/default", port, process)
     finally:
         process.kill()
+
+
+@dataclass(frozen=True)
+class OxiaNode:
+    address: str
+    process: Process
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash does it."""
+        self.process.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: its connections stay open and nothing answers any more, until `thaw`."""
+        self.process.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.signal(signal.SIGCONT)
+
+    async def restart(self) -> None:
+        """After `kill`, with the files that it left."""
+        self.process.start()
+        await self.process.wait_ready(partial(listens, int(self.address.rpartition(":")[2])))
+
+
+@dataclass(frozen=True)
+class OxiaCluster:
+    url: str
+    nodes: tuple[OxiaNode, ...]
+    coordinator: Process
+    _status: Path
+
+    def leaders(self) -> dict[int, OxiaNode]:
+        """Who leads each shard, by the coordinator's own notes; a shard without a leader is left out."""
+        try:
+            status = json.loads(self._status.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):  # not written yet, or being written just now
+            return {}
+        by_address = {node.address: node for node in self.nodes}
+        shards = status["clusterStatus"]["namespaces"]["default"]["shards"].items()
+        leaders = {int(number): shard["leader"]["public"] for number, shard in shards if shard.get("leader")}
+        return {number: by_address[address] for number, address in leaders.items()}
+
+    async def wait_led(self, shards: int) -> None:
+        async def led() -> bool:
+            return len(self.leaders()) == shards
+
+        await self.coordinator.wait_ready(led)
+
+
+@asynccontextmanager
+async def oxia_cluster(folder: Path, nodes: int = 3, shards: int = 4) -> AsyncIterator[OxiaCluster]:
+    """A coordinator and `nodes` servers, each shard on all of them."""
+    members = [_oxia_node(folder / f"n{number}") for number in range(1, nodes + 1)]
+    status = folder / "status.json"
+    config = folder / "cluster.yaml"
+    ports = ["-i", f"127.0.0.1:{free_port()}", "-m", f"127.0.0.1:{free_port()}"]
+    notes = ["--metadata", "file", "--file-clusters-status-path", str(status)]
+    coordinator = Process("oxia", ["coordinator", "-f", str(config), *ports, *notes], folder / "coordinator.log")
+    _write_cluster(config, [member[1] for member in members], nodes, shards)
+    cluster = OxiaCluster(
+        url=f"oxia://{','.join(node.address for node, _ in members)}/default",
+        nodes=tuple(node for node, _ in members),
+        coordinator=coordinator,
+        _status=status,
+    )
+    try:
+        for node in cluster.nodes:
+            await node.restart()
+        coordinator.start()
+        await cluster.wait_led(shards)
+        yield cluster
+    finally:
+        coordinator.kill()
+        for node in cluster.nodes:
+            node.kill()
+
+
+def _oxia_node(folder: Path) -> tuple[OxiaNode, dict[str, str]]:
+    """A server that is not started yet, and its entry in the cluster's configuration."""
+    public, internal, metrics = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    where = ["--data-dir", str(folder / "db"), "--wal-dir", str(folder / "wal")]
+    process = Process("oxia", ["server", "-p", public, "-i", internal, "-m", metrics, *where], folder / "oxia.log")
+    return OxiaNode(public, process), {"name": folder.name, "public": public, "internal": internal}
+
+
+def _write_cluster(path: Path, servers: list[dict[str, str]], nodes: int, shards: int) -> None:
+    namespace = {"name": "default", "initialShardCount": shards, "replicationFactor": nodes}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"namespaces": [namespace], "servers": servers}))  # JSON is YAML too
