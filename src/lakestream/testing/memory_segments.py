@@ -18,7 +18,6 @@ from lakestream.model import Buffer, Span
 
 @dataclass(slots=True)
 class _File:
-    created_ms: int
     modified_ms: int
     data: bytearray = field(default_factory=bytearray)
 
@@ -54,8 +53,7 @@ class MemorySegments:
         self._check(name)
         if name in self._disk.files:
             raise Conflict(f"segment {name} exists already")
-        now_ms = self._clock.now_ms()
-        self._disk.files[name] = _File(now_ms, now_ms)
+        self._disk.files[name] = _File(self._clock.now_ms())
         segment = MemorySegment(name, self._disk, self._clock, self._luck, self._append_s)
         self._open.append(segment)
         return segment

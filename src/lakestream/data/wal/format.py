@@ -43,7 +43,7 @@ HEADER_SIZE: Final = _HEADER.size
 TRAILER_SIZE: Final = _TRAILER.size
 FRAME_SIZE_MIN: Final = HEADER_SIZE + TRAILER_SIZE
 TAIL_SIZE: Final = 64 * 1024
-"""A good first guess for the ranged read of an object's footer: about 700 ranges."""
+"""A good first guess for the ranged read of an object's footer: about 800 ranges."""
 
 
 class Kind(IntEnum):
