@@ -92,8 +92,12 @@ def put_answer(op: PutOp, response: pb.PutResponse, address: str) -> Answer | No
             return None if op.in_doubt else _conflict(path)
 
 
-def resolved(op: PutOp, there: pb.GetResponse, address: str) -> Answer:
-    """What became of a put that is in doubt, by the record that is there now."""
+def resolved(op: PutOp | DeleteOp, there: pb.GetResponse, address: str) -> Answer:
+    """What became of it, by the record that is there now."""
+    return resolved_put(op, there, address) if isinstance(op, PutOp) else resolved_delete(op, there)
+
+
+def resolved_put(op: PutOp, there: pb.GetResponse, address: str) -> Answer:
     path, version = op.request.key, there.version
     if there.status == pb.OK and version.client_identity == op.request.client_identity:
         return acked(version, address)
@@ -104,11 +108,16 @@ def resolved(op: PutOp, there: pb.GetResponse, address: str) -> Answer:
     return uncertain(path)
 
 
-def delete_answer(op: DeleteOp, response: pb.DeleteResponse) -> Answer:
-    if response.status == pb.UNEXPECTED_VERSION_ID:
+def delete_answer(response: pb.DeleteResponse) -> Answer | None:
+    """None: refused, which Oxia also says of a versioned delete of what is not there. Look."""
+    return None if response.status == pb.UNEXPECTED_VERSION_ID else Deleted(response.status == pb.OK)
+
+
+def resolved_delete(op: DeleteOp, there: pb.GetResponse) -> Answer:
+    if there.status == pb.OK:
         return _conflict(op.request.key)
-    # In doubt and not there: the very version that we were to delete is gone, most likely by our own first try.
-    return Deleted(response.status == pb.OK or op.in_doubt)
+    # In doubt, the very version that we were to delete is gone: most likely by our own first try.
+    return Deleted(op.in_doubt)
 
 
 def acked(version: pb.Version, address: str) -> Acked:
@@ -237,14 +246,14 @@ class Writer:
         timeout_s = self._timeout_s(ops)
         address = await self._shards.leader_of(self._shard, timeout_s)
         sent = [op for op in ops if op.repeatable or not op.in_doubt]
-        looked_at = [op for op in ops if isinstance(op, PutOp) and not op.repeatable and op.in_doubt]
-        response = await self._nodes[address].write(self._request(sent, probe=bool(looked_at)), timeout_s)
+        not_sent = len(sent) < len(ops)
+        response = await self._nodes[address].write(self._request(sent, probe=not_sent), timeout_s)
         answers = _answers(sent, response, address)
-        looked_at += [op for op in sent if isinstance(op, PutOp) and op not in answers]
-        return answers | await self._look(looked_at, address)
+        unclear = [op for op in ops if op not in answers and not isinstance(op, RangeOp)]
+        return answers | await self._look(unclear, address)
 
-    async def _look(self, ops: list[PutOp], address: str) -> dict[WriteOp, Answer]:
-        """Reads what is in doubt on the node that has just acknowledged a write."""
+    async def _look(self, ops: Sequence[PutOp | DeleteOp], address: str) -> dict[WriteOp, Answer]:
+        """Reads what is unclear on the node that has just acknowledged a write."""
         if not ops:
             return {}
         gets = [pb.GetRequest(key=op.request.key) for op in ops]
@@ -277,6 +286,7 @@ def _answers(ops: list[WriteOp], response: pb.WriteResponse, address: str) -> di
         if (answer := put_answer(put, put_response, address)) is not None:
             answers[put] = answer
     for delete, delete_response in zip((op for op in ops if isinstance(op, DeleteOp)), response.deletes, strict=True):
-        answers[delete] = delete_answer(delete, delete_response)
+        if (answer := delete_answer(delete_response)) is not None:
+            answers[delete] = answer
     answers.update({op: Deleted(True) for op in ops if isinstance(op, RangeOp)})
     return answers

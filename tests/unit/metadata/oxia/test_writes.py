@@ -72,8 +72,10 @@ def test_what_may_be_sent_twice() -> None:
 
 def test_deletes() -> None:
     op = DeleteOp(pb.DeleteRequest(key="/k", expected_version_id=3), 0.0)
-    assert delete_answer(op, pb.DeleteResponse()) == Deleted(True)
-    assert delete_answer(op, pb.DeleteResponse(status=pb.KEY_NOT_FOUND)) == Deleted(False)
-    assert isinstance(delete_answer(op, pb.DeleteResponse(status=pb.UNEXPECTED_VERSION_ID)), Conflict)
+    assert delete_answer(pb.DeleteResponse()) == Deleted(True)
+    assert delete_answer(pb.DeleteResponse(status=pb.KEY_NOT_FOUND)) == Deleted(False)
+    assert delete_answer(pb.DeleteResponse(status=pb.UNEXPECTED_VERSION_ID)) is None
+    assert isinstance(resolved(op, record("other"), "n:1"), Conflict)
+    assert resolved(op, GONE, "n:1") == Deleted(False)
     op.in_doubt = True
-    assert delete_answer(op, pb.DeleteResponse(status=pb.KEY_NOT_FOUND)) == Deleted(True)
+    assert resolved(op, GONE, "n:1") == Deleted(True)
