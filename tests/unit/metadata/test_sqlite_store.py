@@ -1,0 +1,171 @@
+"""The SQLite store's own promises, beyond the contract: bounded files, threads that end, pokes that arrive."""
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lakestream.clock import SystemClock
+from lakestream.metadata.sqlite import SqliteSettings, SqliteStore, reads
+from lakestream.metadata.sqlite.database import CHANGES_KEPT
+from lakestream.metadata.sqlite.wake import Mailbox
+from lakestream.metadata.store import Changes, Folder, Put, put_one
+from lakestream.model import KiB
+
+FOLDER = Folder("/f", "/f")
+NO_PATROL = SqliteSettings(patrol_ms=60_000)
+"""Whatever is heard was told by a poke."""
+
+
+async def first_look(store: SqliteStore) -> AsyncIterator[Changes]:
+    changes = store.watch(FOLDER.path)
+    assert (await anext(changes)).everything
+    return changes
+
+
+async def heard(changes: AsyncIterator[Changes], name: str) -> None:
+    async with asyncio.timeout(10):
+        while FOLDER.key(name).path not in (await anext(changes)).paths:
+            pass
+
+
+@pytest.mark.parametrize("depth", [0, 10], ids=["short path", "longer than a socket's address"])
+async def test_a_poke_wakes_the_other_store(tmp_path: Path, depth: int) -> None:
+    folder = tmp_path.joinpath(*["a long folder name"] * depth)
+    folder.mkdir(parents=True, exist_ok=True)
+    watching = await SqliteStore.open(folder / "m.db", SystemClock(), NO_PATROL)
+    writing = await SqliteStore.open(folder / "m.db", SystemClock(), NO_PATROL)
+    changes = await first_look(watching)
+    for name in ("a", "b"):
+        await put_one(writing, FOLDER.key(name), b"")
+        await heard(changes, name)
+    await writing.delete(FOLDER.key("a"))
+    await heard(changes, "a")
+    await watching.close()
+    await writing.close()
+    assert list((folder / "m.db-wake").iterdir()) == []
+
+
+async def test_a_lost_poke_is_found_by_the_patrol(tmp_path: Path) -> None:
+    watching = await SqliteStore.open(tmp_path / "m.db", SystemClock(), SqliteSettings(patrol_ms=200))
+    writing = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    changes = await first_look(watching)
+    (socket,) = (tmp_path / "m.db-wake").iterdir()
+    socket.unlink()
+    await put_one(writing, FOLDER.key("a"), b"")
+    await heard(changes, "a")
+    async with asyncio.timeout(10):
+        while not socket.exists():  # noqa: ASYNC110 - bound anew by the patrol
+            await asyncio.sleep(0.02)
+    await watching.close()
+    await writing.close()
+
+
+def test_sockets_of_the_dead_do_not_pile_up(tmp_path: Path) -> None:
+    boxes = []
+    for n in range(5):
+        box = Mailbox(tmp_path, f"box-{n}")
+        box.bind().close()  # as a killed process leaves it
+        boxes.append(box)
+        assert len(list(tmp_path.iterdir())) == 1
+    for box in boxes:
+        box.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_closing_ends_threads_and_tasks(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    await first_look(store)
+    await store.session(10_000)
+    assert any(thread.name.startswith("metadata.sqlite") for thread in threading.enumerate())
+    await store.close()
+    assert not any(thread.name.startswith("metadata.sqlite") for thread in threading.enumerate())
+    assert {task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("metadata")} == set()
+    assert not (tmp_path / "m.db-wal").exists(), "the last to close leaves one tidy file"
+
+
+async def test_closing_answers_those_who_wait(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    puts = [asyncio.create_task(put_one(store, FOLDER.key(f"{n}"), b"")) for n in range(50)]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*puts)
+
+
+async def test_more_callers_than_there_is_room_for(tmp_path: Path) -> None:
+    settings = SqliteSettings(jobs_max=4, group_max=3)
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock(), settings)
+    await asyncio.gather(*(put_one(store, FOLDER.key(f"{n:03}"), b"") for n in range(100)))
+    assert len((await store.scan(FOLDER)).records) == 100
+    await store.close()
+
+
+async def test_a_cancelled_caller_leaves_the_store_well(tmp_path: Path) -> None:
+    settings = SqliteSettings(jobs_max=4)
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock(), settings)
+    for _ in range(5):
+        calls = [asyncio.create_task(put_one(store, FOLDER.key(f"{n}"), b"")) for n in range(20)]
+        await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+    await put_one(store, FOLDER.key("after"), b"")
+    await store.close()
+
+
+async def test_the_write_ahead_file_is_bounded(tmp_path: Path) -> None:
+    """Also where SQLite's own checkpoints do not get through."""
+    settings = SqliteSettings(checkpoint_pages=0, wal_bytes_max=256 * KiB)
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock(), settings)
+    for n in range(50):
+        await put_one(store, FOLDER.key(f"{n:03}"), b"x" * 100 * KiB)
+    assert (tmp_path / "m.db-wal").stat().st_size < 512 * KiB
+    assert len((await store.scan(FOLDER)).records) == 50
+    await store.close()
+
+
+async def test_the_list_of_deletions_is_bounded(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    await store.put([Put(FOLDER.key(f"{n:05}"), b"") for n in range(CHANGES_KEPT + 2000)])
+    await store.delete_range(FOLDER, "", "~")
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "m.db")
+    (kept,) = connection.execute("SELECT count(*) FROM deleted").fetchone()
+    newest = reads.version(connection)
+    assert kept <= CHANGES_KEPT
+    assert reads.news(connection, 0, 0).paths is None, "too far back to know"
+    recent = reads.news(connection, newest - 10, 0).paths
+    assert recent is not None
+    assert len(recent) == 10
+    connection.close()
+
+
+@pytest.mark.parametrize("sql", [reads.GET, reads.FLOOR, reads.CEILING, reads.SCAN, reads.SCAN_TO])
+async def test_reads_follow_the_index(tmp_path: Path, sql: str) -> None:
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "m.db")
+    arguments = {"folder": "/f", "name": "a", "start": "a", "end": "b", "limit": 1, "now": 0}
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", arguments)]
+    assert plan[0].startswith("SEARCH records USING INDEX sqlite_autoindex_records_1 (folder=? AND name")
+    assert not any("SCAN" in step or "TEMP" in step for step in plan)
+    connection.close()
+
+
+async def test_callers_at_once_share_transactions(tmp_path: Path) -> None:
+    """Far fewer fsyncs than puts: a thousand alone would take a thousand."""
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    await put_one(store, FOLDER.key("warm"), b"")
+    start = time.perf_counter()
+    for n in range(20):
+        await put_one(store, FOLDER.key(f"one {n}"), b"")
+    alone_s = (time.perf_counter() - start) / 20
+    start = time.perf_counter()
+    await asyncio.gather(*(put_one(store, FOLDER.key(f"many {n}"), b"") for n in range(1000)))
+    together_s = (time.perf_counter() - start) / 1000
+    assert together_s < alone_s / 2
+    await store.close()
