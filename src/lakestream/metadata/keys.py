@@ -63,3 +63,9 @@ def partition_of(path: str) -> PartitionId | None:
     if len(parts) != 5 or parts[1] != "log" or not parts[3].isdecimal():
         return None
     return PartitionId(parts[2], int(parts[3]))
+
+
+def offset_of(path: str) -> int | None:
+    """The offset that a changed path under /log/ claims; None for the floor."""
+    name = path.rpartition("/")[2]
+    return int(name) if name.isdecimal() else None

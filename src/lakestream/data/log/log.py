@@ -1,0 +1,328 @@
+"""The log of record batches of every partition: start reading here.
+
+    write path   append → wal/buffer → wal/writer (stored) → claimer (ordered) → answer
+    read path    read → view (which claims) → wal/reader (their bytes) → rebased batches
+    trim         what is in the table leaves the chain; the sweeper takes the bytes
+
+Any number of brokers run one of these over the same stores. It keeps nothing that cannot be thrown away.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from lakestream.batch import RecordBatch, rebased
+from lakestream.clock import Clock, Ids
+from lakestream.data.cache.blocks import BlockCache
+from lakestream.data.log import rules
+from lakestream.data.log.claimer import Claimer
+from lakestream.data.log.fold import Aborted, served
+from lakestream.data.log.routes import Numbers, Routes
+from lakestream.data.log.skew import SkewGuard
+from lakestream.data.log.struggle import Struggles
+from lakestream.data.log.view import View, Views
+from lakestream.data.log.wait import Feed, Waiters
+from lakestream.data.wal.buffer import Appended, Extent, Placed
+from lakestream.data.wal.media import ObjectFrames, SegmentFrames
+from lakestream.data.wal.reader import Batches, Reader
+from lakestream.data.wal.segments import SegmentFiles
+from lakestream.data.wal.writer import Writer, WriterSettings
+from lakestream.errors import Corrupt, Missing, OutOfRange, Unavailable
+from lakestream.metadata.claims import NO_TRANSACTION, Claim, Claims, Dated
+from lakestream.metadata.store import MetadataStore
+from lakestream.model import Buffer, PartitionId
+from lakestream.settings import LogSettings, Profile
+from lakestream.storage.object_store import ObjectStore
+
+READ_TRIES: Final = 8
+TRIM_CLAIMS: Final = 1_000
+
+
+class Bounds(NamedTuple):
+    start: int
+    end: int
+    stable: int
+    """Last stable offset: below it no transaction is open."""
+
+
+class Slice(NamedTuple):
+    """What a read found."""
+
+    batches: list[tuple[int, list[Buffer]]]
+    """Offset and bytes of each batch, its base offset already in them."""
+    offset_next: int
+    """Where to read on; beyond the last batch where offsets are missing."""
+    bounds: Bounds
+
+
+class Pick(NamedTuple):
+    """A batch that a read returns."""
+
+    claim: Claim
+    batch: int
+    """Its place in the claim."""
+    offset: int
+
+
+class History(Protocol):
+    """The records that have left the chain, as the table has them."""
+
+    async def start(self, partition: PartitionId) -> int: ...
+
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice: ...
+
+
+class Log:
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        store: ObjectStore,
+        segments: SegmentFiles | None,
+        settings: LogSettings,
+        clock: Clock,
+        ids: Ids,
+        *,
+        profile_of: Callable[[PartitionId], Profile],
+        history: History | None = None,
+    ) -> None:
+        self._claims = Claims(metadata)
+        self._history = history
+        self._waiters = Waiters()
+        self._views = Views(self._claims, settings.tail_claims_max, self._waiters.wake)
+        self._reader = Reader(store, segments, BlockCache(settings.cache_bytes_max))
+        self._skew = SkewGuard(clock, metadata.now_ms)
+        self._feed = Feed(metadata, self._views, self._waiters)
+        numbers = Numbers()
+        struggles = Struggles(
+            self._claims,
+            self._views,
+            self._store_again,
+            timeout_ms=settings.append_timeout_ms,
+            retry_interval_ms=settings.retry_interval_ms,
+        )
+        self._claimer = Claimer(
+            self._claims,
+            self._views,
+            self._skew,
+            clock,
+            struggle=struggles.run,
+            fold_every_claims=settings.fold_every_claims,
+            numbers_given=numbers.given,
+            on_claimed=self._keep,
+        )
+        self._writers = _writers(store, segments, settings, clock, ids, self._claimer, numbers)
+        self._routes = Routes(self._writers, profile_of)
+        self._by_id = {writer.writer_id: writer for writer in self._writers.values()}
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._skew.measure()
+        await self._skew.check()
+        self._following = asyncio.get_running_loop().create_task(self._feed.run(), name="log.feed")
+
+    async def close(self) -> None:
+        """Take nothing more, answer what was taken."""
+        for writer in self._writers.values():
+            await writer.drain()
+        await self._claimer.drain()
+        for writer in self._writers.values():
+            await writer.close()
+        self.kill()
+        await self._views.close()
+        if self._following is not None:
+            await asyncio.wait([self._following])
+
+    def kill(self) -> None:
+        """Stop at once, as a crash would."""
+        for writer in self._writers.values():
+            writer.kill()
+        self._claimer.kill()
+        self._views.kill()
+        self._reader.kill()
+        if self._following is not None:
+            self._following.cancel()
+
+    # ── write path ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def append(self, partition: PartitionId, batch: RecordBatch, transaction: int = NO_TRANSACTION) -> Appended:
+        """Store a batch and give it offsets. Waits while this broker holds as many bytes as it may.
+
+        OutOfOrder, Fenced, Rejected: the batch may not follow what its producer wrote before. Missing: the log is gone.
+        Unavailable: it is not stored. Uncertain: it may be; an idempotent producer may send it again without harm.
+        """
+        await self._skew.check()
+        return await self._routes.place(partition, batch, transaction)
+
+    async def _store_again(self, extent: Extent) -> None:
+        await self._by_id[extent.writer_id].store_again(extent)
+
+    def _keep(self, claim: Claim, items: Sequence[Placed]) -> None:
+        self._reader.keep(claim, tuple(item.batch.data for item in items))
+
+    # ── read path ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice:
+        """Batches from the one that holds `offset` on: at least one if there is any, then as many as fit."""
+        view = await self._views.get(partition)
+        if offset >= view.offset_end:
+            await self._look_at_end(view, offset)
+        for _ in range(READ_TRIES):
+            if offset < view.floor:
+                return await self._read_history(view, offset, bytes_max)
+            if offset >= view.offset_end:
+                return Slice([], offset, await self._bounds(view))
+            claims = await self._views.claims_from(view, offset)
+            picks = _picks(claims, offset, bytes_max)
+            if picks and (found := await self._bytes_of(view, picks)) is not None:
+                return _slice(picks, found, await self._bounds(view))
+            if claims and not picks:
+                offset = claims[-1].claim.offset_end  # only claims that came too late: a gap
+        raise Unavailable(f"log {partition} moved under {READ_TRIES} readings at offset {offset}; try again")
+
+    async def wait(self, partition: PartitionId, offset: int, timeout_ms: int) -> bool:
+        """Wait until the log's end is beyond `offset`; False if it did not come to that in time."""
+        with self._waiters.joined(partition) as event:
+            view = await self._views.get(partition)
+            await self._views.refresh(view)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    while view.offset_end <= offset:
+                        event.clear()
+                        await event.wait()
+                        view = await self._views.get(partition)
+            return view.offset_end > offset
+
+    async def bounds(self, partition: PartitionId) -> Bounds:
+        """Where the log starts and ends, as the store has it now."""
+        view = await self._views.get(partition)
+        await self._views.refresh(view)
+        return await self._bounds(view)
+
+    async def aborted(self, partition: PartitionId, offset_start: int, offset_end: int) -> list[Aborted]:
+        """Aborted transactions with records in `[offset_start, offset_end)`, for readers of committed records."""
+        return (await self._views.get(partition)).fold.aborted_in(offset_start, offset_end)
+
+    async def _look_at_end(self, view: View, offset: int) -> None:
+        """ "There is no more" is said only after a look at the store, "there is no such offset" only for certain."""
+        await self._views.refresh(view)
+        if offset > view.offset_end:
+            await self._views.refresh(view, confirmed=True)
+        if offset > view.offset_end:
+            raise OutOfRange(f"offset {offset} of log {view.partition} lies beyond its end {view.offset_end}")
+
+    async def _bytes_of(self, view: View, picks: list[Pick]) -> dict[str, Batches] | None:
+        """The batches of each claim, by its id. None: they have left for the table meanwhile, and the view knows."""
+        claims = {pick.claim.claim_id: pick.claim for pick in picks}
+        try:
+            return dict(zip(claims, await self._reader.read(list(claims.values())), strict=True))
+        except Missing as error:
+            await self._views.refresh(view, confirmed=True)
+            first = picks[0].claim
+            if first.offset_start >= view.floor:
+                raise Corrupt(
+                    f"{first.name} is missing, but log {view.partition} has its records from offset"
+                    f" {first.offset_start} in it; restore it from a backup ({error})"
+                ) from error
+            return None
+
+    async def _read_history(self, view: View, offset: int, bytes_max: int) -> Slice:
+        if self._history is None or offset < 0:
+            raise OutOfRange(f"offset {offset} of log {view.partition} lies before its start {view.floor}")
+        return await self._history.read(view.partition, offset, bytes_max)
+
+    async def _bounds(self, view: View) -> Bounds:
+        start = view.floor if self._history is None else await self._history.start(view.partition)
+        return Bounds(start, view.offset_end, view.fold.last_stable_offset)
+
+    # ── trim ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def trim(self, partition: PartitionId, upto: int) -> list[Claim]:
+        """Drop the claims that lie wholly below `upto` and in the table; returns them, for the sweeper.
+
+        First the fold, then the floor, then the claims: whoever stops in between has lost nothing, and whoever slept
+        through it finds a floor above what he believes.
+        """
+        view = await self._views.get(partition)
+        await self._views.refresh(view)
+        table_end = await self._claims.table_end(partition)
+        if view.fold_offset < min(upto, table_end):
+            await self._save_fold_before_trim(view)
+        bound = rules.trim_bound(upto, table_end, view.fold_offset)
+        dropped: list[Claim] = []
+        while claims := await self._trim_some(view, bound):
+            dropped += claims
+        return dropped
+
+    async def _save_fold_before_trim(self, view: View) -> None:
+        await self._views.save_fold(view)
+
+    async def _trim_some(self, view: View, bound: int) -> list[Claim]:
+        chain = await self._claims.scan(view.partition, view.floor, bound, limit=TRIM_CLAIMS)
+        if chain.floor is None:
+            raise Missing(f"log {view.partition} is gone: its topic was deleted")
+        if chain.floor > view.floor:  # somebody else trims too: go on from there
+            view.floor = chain.floor
+            return await self._trim_some(view, bound)
+        point = rules.trim_point(chain.claims, view.floor, bound)
+        dropped = [dated.claim for dated in chain.claims if dated.claim.offset_end <= point]
+        if dropped:
+            await self._claims.raise_floor(view.partition, point)
+            # The newest claim stays though it is below the floor: who sleeps at its start is refused, not let through.
+            last = dropped[-1].offset_start if point >= view.offset_end else point
+            await self._claims.drop_below(view.partition, last)
+            view.floor = max(view.floor, point)
+        return dropped
+
+
+def _writers(
+    store: ObjectStore,
+    segments: SegmentFiles | None,
+    settings: LogSettings,
+    clock: Clock,
+    ids: Ids,
+    claimer: Claimer,
+    numbers: Numbers,
+) -> dict[Profile, Writer]:
+    wal = settings.wal
+    cost = WriterSettings(
+        wal.flush_interval_ms, wal.flush_bytes_max, wal.buffer_bytes_max, rules.CLAIM_BATCHES_MAX, wal.uploads_max
+    )
+    writer_id = _short(ids)
+    writers = {
+        Profile.COST: Writer(writer_id, ObjectFrames(store, writer_id, clock), claimer, cost, numbers.next),
+    }
+    if segments is not None:
+        writer_id = _short(ids)
+        latency = cost._replace(flush_interval_ms=0, writes_max=1)
+        frames = SegmentFrames(segments, writer_id, wal, clock)
+        writers[Profile.LATENCY] = Writer(writer_id, frames, claimer, latency, numbers.next)
+    return writers
+
+
+def _short(ids: Ids) -> str:
+    return ids.new()[:16]
+
+
+def _picks(claims: list[Dated], offset: int, bytes_max: int) -> list[Pick]:
+    """The batches from the one that holds `offset` on that fit; the first always does."""
+    picks: list[Pick] = []
+    room = bytes_max
+    for claim, created_ms in claims:
+        for index, (offset_start, batch) in enumerate(served(claim, created_ms)):
+            if offset_start + batch.record_count <= offset:
+                continue
+            room -= batch.byte_end - batch.byte_start
+            if room < 0 and picks:
+                return picks
+            picks.append(Pick(claim, index, offset_start))
+    return picks
+
+
+def _slice(picks: list[Pick], found: dict[str, Batches], bounds: Bounds) -> Slice:
+    last = picks[-1]
+    return Slice(
+        [(pick.offset, rebased(found[pick.claim.claim_id][pick.batch], pick.offset)) for pick in picks],
+        last.offset + last.claim.batches[last.batch].record_count,
+        bounds,
+    )

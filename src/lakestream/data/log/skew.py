@@ -1,0 +1,49 @@
+"""A broker whose clock is wrong must not append: the sweeper and the rule of stale claims compare its times with the
+stores' own.
+
+Every answer of the store that carries its time is held against the moments before and after the request; only what lies
+outside of both by more than a minute is the clock's fault, however long the answer took.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from lakestream.clock import Clock
+from lakestream.data.log import rules
+from lakestream.errors import Unavailable
+
+RECHECK_AFTER_MS: Final = 5_000
+
+
+class SkewGuard:
+    def __init__(self, clock: Clock, store_now_ms: Callable[[], Awaitable[int]]) -> None:
+        self._clock = clock
+        self._store_now_ms = store_now_ms
+        self._skew_ms = 0
+        self._measured_ms = 0
+
+    def observe(self, before_ms: int, store_ms: int) -> None:
+        """The store said `store_ms` to a request that was made at `before_ms` and is answered now."""
+        after_ms = self._clock.now_ms()
+        if before_ms <= store_ms <= after_ms:
+            self._skew_ms = 0
+        else:
+            self._skew_ms = before_ms - store_ms if store_ms < before_ms else after_ms - store_ms
+        self._measured_ms = after_ms
+
+    async def measure(self) -> None:
+        before_ms = self._clock.now_ms()
+        self.observe(before_ms, await self._store_now_ms())
+
+    async def check(self) -> None:
+        """Raise Unavailable while the clock is wrong, looking again from time to time."""
+        if abs(self._skew_ms) <= rules.CLOCK_SKEW_MS_MAX:
+            return
+        if abs(self._clock.now_ms() - self._measured_ms) >= RECHECK_AFTER_MS:
+            await self.measure()
+        if abs(self._skew_ms) > rules.CLOCK_SKEW_MS_MAX:
+            way = "ahead of" if self._skew_ms > 0 else "behind"
+            raise Unavailable(
+                f"this machine's clock is {abs(self._skew_ms) // 1000} s {way} the metadata store's;"
+                f" set it right (NTP): a broker may be at most {rules.CLOCK_SKEW_MS_MAX // 1000} s off"
+            )

@@ -1,0 +1,252 @@
+"""What a broker believes of each log: the fold of its chain, and the newest claims.
+
+A view may be behind, never wrong. Who claims at its end finds out; who says "there is no more" refreshes it first; who
+refuses something refreshes it *confirmed*.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Final
+
+from lakestream.data.log import rules
+from lakestream.data.log.fold import Fold
+from lakestream.errors import Conflict, Missing, Unavailable
+from lakestream.metadata.claims import Chain, Claims, Dated
+from lakestream.model import PartitionId
+
+log = logging.getLogger(__name__)
+
+OPEN_TRIES: Final = 8
+PAGE_CLAIMS: Final = 128
+
+
+class View:
+    def __init__(self, partition: PartitionId, fold: Fold, fold_version: int | None, floor: int) -> None:
+        self.partition = partition
+        self.fold = fold
+        self.floor = floor
+        self.fold_offset = fold.offset_end
+        """How far the stored fold reaches."""
+        self.fold_version = fold_version
+        self.claims_since_fold = 0
+        self.tail: list[Dated] = []
+        """The newest claims, gapless up to the end."""
+        self.page: list[Dated] = []
+        """Older claims that somebody is reading, gapless."""
+
+    @property
+    def offset_end(self) -> int:
+        return self.fold.offset_end
+
+    def learn(self, claims: Sequence[Dated]) -> int:
+        """Move over the claims that are new, which follow one another; returns how many. Those known already are passed
+        over: a claim of ours may be seen by a scan before its own answer arrives."""
+        fresh = [dated for dated in claims if dated.claim.offset_start >= self.fold.offset_end]
+        for dated in fresh:
+            self.fold.apply(dated.claim, dated.created_ms)
+        self.tail += fresh
+        self.claims_since_fold += len(fresh)
+        return len(fresh)
+
+    def become(self, newer: "View") -> None:
+        """Take over what was read anew, keeping this view's identity for those who hold it."""
+        self.fold, self.fold_offset, self.fold_version = newer.fold, newer.fold_offset, newer.fold_version
+        self.floor, self.claims_since_fold = newer.floor, newer.claims_since_fold
+        self.tail, self.page = newer.tail, []
+
+    def claims_from(self, offset: int) -> list[Dated] | None:
+        """The claims in memory from the one that holds `offset` on; None if that one is not in memory."""
+        for claims in (self.tail, self.page):
+            if claims and claims[0].claim.offset_start <= offset < claims[-1].claim.offset_end:
+                return claims[bisect_right(claims, offset, key=_offset_start) - 1 :]
+        return None
+
+
+class Views:
+    """All views of a broker. A log is opened once for all who ask at the same time."""
+
+    def __init__(self, claims: Claims, tail_claims_max: int, on_advance: Callable[[PartitionId], None]) -> None:
+        self._claims = claims
+        self._tail_claims_max = tail_claims_max
+        self._on_advance = on_advance
+        self._views: dict[PartitionId, View] = {}
+        self._looks = _Looks()
+
+    def known(self, partition: PartitionId) -> View | None:
+        return self._views.get(partition)
+
+    def forget(self, partition: PartitionId) -> None:
+        self._views.pop(partition, None)
+
+    async def get(self, partition: PartitionId) -> View:
+        view = self._views.get(partition)
+        if view is None:
+            await self._looks.look(partition, lambda: self._open(partition))
+            view = self._views.get(partition)
+            if view is None:
+                raise Missing(f"log {partition} is gone: its topic was deleted")
+        return view
+
+    async def refresh(self, view: View, *, confirmed: bool = False) -> None:
+        """Afterwards the view is at least as new as the store was when this was called (`confirmed`: for certain)."""
+        if confirmed:
+            await self._catch_up(view, confirmed=True)
+        else:
+            await self._looks.look(view.partition, lambda: self._catch_up(view, confirmed=False))
+
+    def learn(self, view: View, claims: Sequence[Dated]) -> None:
+        if view.learn(claims):
+            if len(view.tail) > 2 * self._tail_claims_max:
+                del view.tail[: -self._tail_claims_max]
+            self._on_advance(view.partition)
+
+    async def take_in(self, view: View, chain: Chain, offset_start: int, *, confirmed: bool) -> bool:
+        """Move the view forward by claims that were scanned from `offset_start` on. False: the scan did not count,
+        because a trim went by, and the view was read anew. Raises Missing if the log is gone."""
+        if chain.floor is None:
+            if confirmed:
+                self.forget(view.partition)
+                raise Missing(f"log {view.partition} is gone: its topic was deleted")
+            await self._catch_up(view, confirmed=True)
+            return False
+        if not rules.floor_allows(chain.floor, offset_start) or not rules.is_gapless(chain.claims, offset_start):
+            await self._reopen(view)
+            return False
+        view.floor = max(view.floor, chain.floor)
+        self.learn(view, chain.claims)
+        return True
+
+    async def claims_from(self, view: View, offset: int) -> list[Dated]:
+        """Claims from the one that holds `offset` on, which lies between the floor and the end. None are returned if
+        they were trimmed meanwhile; the view then knows its new floor."""
+        found = view.claims_from(offset)
+        if found is not None:
+            return found
+        holder = await self._claims.holding(view.partition, offset)
+        if holder is None:
+            await self._reopen(view)
+            return []
+        offset_start = holder.claim.offset_start
+        chain = await self._claims.scan(view.partition, offset_start, limit=PAGE_CLAIMS)
+        counts = chain.floor is not None and rules.floor_allows(chain.floor, offset_start)
+        if not counts or not rules.is_gapless(chain.claims, offset_start):
+            await self._reopen(view)
+            return []
+        view.page = chain.claims
+        return view.claims_from(offset) or []
+
+    async def save_fold(self, view: View) -> None:
+        """Store the fold as it is now, unless a newer one is stored. It only moves forward."""
+        while rules.saves_fold(view.offset_end, view.fold_offset):
+            view.fold.forget_aborted_below(view.floor)
+            offset, body = view.offset_end, view.fold.encode()
+            try:
+                view.fold_version = await self._claims.save_fold(view.partition, body, view.fold_version)
+                view.fold_offset = offset
+            except Conflict:
+                if not await self._adopt_fold(view):
+                    return
+        view.claims_since_fold = 0
+
+    async def close(self) -> None:
+        await self._looks.close()
+
+    def kill(self) -> None:
+        self._looks.kill()
+
+    async def _adopt_fold(self, view: View) -> bool:
+        """Somebody else stored a fold: compare with that one from now on. False: the log is gone."""
+        stored = await self._claims.load_fold(view.partition, confirmed=True)
+        if stored is None:
+            return False
+        view.fold_version = stored.version
+        view.fold_offset = Fold.decode(stored.body, str(view.partition)).offset_end
+        return True
+
+    async def _catch_up(self, view: View, *, confirmed: bool) -> None:
+        offset_start = view.offset_end
+        chain = await self._claims.scan(view.partition, offset_start, confirmed=confirmed)
+        await self.take_in(view, chain, offset_start, confirmed=confirmed)
+
+    async def _reopen(self, view: View) -> None:
+        newer = await self._load(view.partition, confirmed=True)
+        if newer.offset_end < view.offset_end:
+            raise Unavailable(f"log {view.partition} was read shorter than it is: the metadata store is not itself")
+        view.become(newer)
+        self._on_advance(view.partition)
+
+    async def _open(self, partition: PartitionId) -> None:
+        if partition not in self._views:
+            view = await self._load(partition, confirmed=False)
+            self._views.setdefault(partition, view)
+
+    async def _load(self, partition: PartitionId, *, confirmed: bool) -> View:
+        """The fold, then the claims behind it. If a trim goes by between the two, the claims do not follow: again."""
+        for _ in range(OPEN_TRIES):
+            stored = await self._claims.load_fold(partition, confirmed=confirmed)
+            fold = Fold() if stored is None else Fold.decode(stored.body, str(partition))
+            view = View(partition, fold, None if stored is None else stored.version, 0)
+            chain = await self._claims.scan(partition, view.offset_end, confirmed=confirmed)
+            if chain.floor is None and confirmed:
+                self.forget(partition)
+                raise Missing(f"log {partition} is gone: its topic was deleted")
+            confirmed = True
+            if chain.floor is None or not rules.floor_allows(chain.floor, view.offset_end):
+                continue
+            if rules.is_gapless(chain.claims, view.offset_end):
+                view.floor = chain.floor
+                view.learn(chain.claims)
+                return view
+        raise Unavailable(
+            f"log {partition} could not be opened: its chain changed under {OPEN_TRIES} readings; try again"
+        )
+
+
+class _Looks:
+    """At most one look at the store per log is under way; those who come meanwhile share the next one. Joining the one
+    under way would not do: it may have read before what they must see was written."""
+
+    def __init__(self) -> None:
+        self._running: dict[PartitionId, asyncio.Task[None]] = {}
+        self._waiting: dict[PartitionId, asyncio.Task[None]] = {}
+
+    async def look(self, partition: PartitionId, how: Callable[[], Coroutine[None, None, None]]) -> None:
+        task = self._waiting.get(partition)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._run(partition, how), name="log.look")
+            task.add_done_callback(_retrieved)
+            self._waiting[partition] = task
+        await asyncio.shield(task)
+
+    async def _run(self, partition: PartitionId, how: Callable[[], Coroutine[None, None, None]]) -> None:
+        before = self._running.get(partition)
+        if before is not None:
+            await asyncio.wait([before])
+        task = self._running[partition] = self._waiting.pop(partition)
+        try:
+            await how()
+        finally:
+            if self._running.get(partition) is task:
+                del self._running[partition]
+
+    async def close(self) -> None:
+        self.kill()
+        tasks = [*self._running.values(), *self._waiting.values()]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def kill(self) -> None:
+        for task in (*self._running.values(), *self._waiting.values()):
+            task.cancel()
+
+
+def _retrieved(task: asyncio.Task[None]) -> None:
+    """All who waited may have left: its error is nobody's then."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _offset_start(dated: Dated) -> int:
+    return dated.claim.offset_start

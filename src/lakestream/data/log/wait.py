@@ -1,0 +1,95 @@
+"""Long poll: who waits at the end of a log is woken by our own appends at once, and by others' through the change feed.
+
+The feed is a hint, never the truth: it tells which log to look at, and a lost event costs only the wait's time-out.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from lakestream.data.log.view import Views
+from lakestream.errors import LakestreamError
+from lakestream.metadata import keys
+from lakestream.metadata.store import Changes, MetadataStore
+from lakestream.model import PartitionId
+
+log = logging.getLogger(__name__)
+
+FEED_RETRY_MS: Final = 200
+LOOKS_MAX: Final = 64
+"""Logs looked at together after a change."""
+
+
+class Waiters:
+    """Who waits for which log to grow beyond which offset."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PartitionId, set[asyncio.Event]] = {}
+
+    def __contains__(self, partition: PartitionId) -> bool:
+        return partition in self._waiting
+
+    def __iter__(self) -> Iterator[PartitionId]:
+        return iter(list(self._waiting))
+
+    def wake(self, partition: PartitionId) -> None:
+        for event in self._waiting.get(partition, ()):
+            event.set()
+
+    @contextlib.contextmanager
+    def joined(self, partition: PartitionId) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        self._waiting.setdefault(partition, set()).add(event)
+        try:
+            yield event
+        finally:
+            waiting = self._waiting[partition]
+            waiting.discard(event)
+            if not waiting:
+                del self._waiting[partition]
+
+
+class Feed:
+    """Follows the metadata store's change feed and looks at the logs that somebody waits for."""
+
+    def __init__(self, store: MetadataStore, views: Views, waiters: Waiters) -> None:
+        self._store = store
+        self._views = views
+        self._waiters = waiters
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async for changes in self._store.watch(keys.LOGS):
+                    await self._look(self._changed(changes))
+            except LakestreamError as error:
+                log.warning("log.feed_broken error=%s", error)
+            await asyncio.sleep(FEED_RETRY_MS / 1000)
+
+    def _changed(self, changes: Changes) -> set[PartitionId]:
+        """Logs that changed beyond what we know of them. Our own claims come back here too, and are known."""
+        if changes.everything:
+            return set(self._waiters)
+        return {partition for path in changes.paths if (partition := self._news(path)) is not None}
+
+    def _news(self, path: str) -> PartitionId | None:
+        partition = keys.partition_of(path)
+        if partition is None or partition not in self._waiters:
+            return None
+        view = self._views.known(partition)
+        offset = keys.offset_of(path)
+        return partition if view is None or offset is None or offset >= view.offset_end else None
+
+    async def _look(self, partitions: set[PartitionId]) -> None:
+        waiting = iter(partitions)
+        while some := [partition for partition, _ in zip(waiting, range(LOOKS_MAX), strict=False)]:
+            await asyncio.gather(*(self._refresh(partition) for partition in some))
+
+    async def _refresh(self, partition: PartitionId) -> None:
+        try:
+            await self._views.refresh(await self._views.get(partition))
+        except LakestreamError as error:
+            log.info("log.look_failed partition=%s error=%s", partition, error)
+            self._waiters.wake(partition)  # let them hear it themselves

@@ -1,0 +1,185 @@
+"""Second step of the write path: sealed buffers in, stored extents out.
+
+Before: buffer.py.  After: data/log/claimer.py.  Frames are stored in parallel; their extents are handed on in seal
+order, so that a producer's batches keep theirs. What is placed and not yet answered is bounded in bytes: beyond that,
+batches wait outside in the order in which they came, which a producer feels as a slower answer.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from lakestream.batch import RecordBatch
+from lakestream.data.wal.buffer import Appended, Extent, OpenBuffer, Placed, SealedBuffer
+from lakestream.data.wal.media import FrameStore
+from lakestream.errors import LakestreamError, Unavailable
+from lakestream.model import PartitionId
+
+log = logging.getLogger(__name__)
+
+
+class Claimer(Protocol):
+    """Gives stored extents their offsets and answers their producers, in the order handed over."""
+
+    def claim(self, extents: list[Extent]) -> None: ...
+
+    def fail(self, extents: list[Extent], error: LakestreamError) -> None: ...
+
+
+class WriterSettings(NamedTuple):
+    flush_interval_ms: int
+    flush_bytes_max: int
+    buffer_bytes_max: int
+    claim_batches_max: int
+    writes_max: int
+    """Frames being stored at once. With one, the next flush starts when the last one ends: group commit."""
+
+
+class Writer:
+    """Joins the batches of all partitions and writes them frame by frame."""
+
+    def __init__(
+        self,
+        writer_id: str,
+        frames: FrameStore,
+        claimer: Claimer,
+        settings: WriterSettings,
+        next_number: Callable[[], int],
+    ) -> None:
+        self.writer_id = writer_id
+        self._frames = frames
+        self._claimer = claimer
+        self._settings = settings
+        self._next_number = next_number
+        self._free_slots = settings.writes_max
+        self._outside: deque[tuple[PartitionId, Placed]] = deque()  # wait for room
+        self._bytes = 0  # in the open buffer, sealed, stored, being claimed
+        self._open = OpenBuffer()
+        self._due = False  # the open buffer's time has come
+        self._timer: asyncio.TimerHandle | None = None
+        self._sealed: deque[SealedBuffer] = deque()  # wait for a slot
+        self._sequence = 0
+        self._newest: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def bytes_held(self) -> int:
+        return self._bytes
+
+    def place(self, partition: PartitionId, batch: RecordBatch, transaction: int) -> "asyncio.Future[Appended]":
+        """Join the open buffer, or wait outside while the writer is full. The future is the producer's answer."""
+        if self._closed:
+            raise Unavailable("this broker is stopping: send the batch to another one")
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        item = Placed(batch, transaction, self._next_number(), answer)
+        if self._outside or not self._has_room(item):
+            self._outside.append((partition, item))
+        else:
+            self._add(partition, item)
+        return answer
+
+    def flush(self) -> None:
+        """What was placed so far need not wait any longer."""
+        self._due = bool(self._open)
+        self._write_on()
+
+    async def store_again(self, extent: Extent) -> None:
+        """Store an extent anew, alone: its claim came too late, or counted for nothing."""
+        self._sequence += 1
+        extent.renew(f"{self.writer_id}.{self._sequence}.0")
+        await self._frames.store([extent], self._sequence)
+
+    async def drain(self) -> None:
+        """Take nothing more; hand on what was taken."""
+        self._closed = True
+        while self._open or self._tasks or self._outside:
+            self.flush()
+            await asyncio.wait(self._tasks) if self._tasks else await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        await self._frames.close()
+
+    def kill(self) -> None:
+        """Stop at once, answering nobody."""
+        self._closed = True
+        self._disarm()
+        self._outside.clear()
+        self._sealed.clear()
+        self._open = OpenBuffer()
+        for task in self._tasks:
+            task.cancel()
+
+    def _has_room(self, item: Placed) -> bool:
+        return not self._bytes or self._bytes + item.batch.size <= self._settings.buffer_bytes_max
+
+    def _add(self, partition: PartitionId, item: Placed) -> None:
+        self._bytes += item.batch.size
+        self._open.add(partition, item)
+        if self._open.bytes >= self._settings.flush_bytes_max:
+            self._seal()
+            self._write_on()
+        elif self._timer is None:
+            # The timer runs from the first batch. With no interval it fires when this turn of the loop is over, so that
+            # batches which arrived together are written together.
+            self._timer = asyncio.get_running_loop().call_later(self._settings.flush_interval_ms / 1000, self.flush)
+
+    def _seal(self) -> None:
+        self._disarm()
+        self._due = False
+        self._sealed.append(self._open.seal())
+        self._open = OpenBuffer()
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    def _write_on(self) -> None:
+        """Start writing what is due, while a slot is free."""
+        while self._free_slots and (self._sealed or self._due):
+            if not self._sealed:
+                self._seal()
+            self._free_slots -= 1
+            self._sequence += 1
+            write = self._write(self._sealed.popleft(), self._sequence, self._newest)
+            self._newest = asyncio.get_running_loop().create_task(write, name="wal.write")
+            self._tasks.add(self._newest)
+            self._newest.add_done_callback(self._tasks.discard)
+
+    async def _write(self, sealed: SealedBuffer, sequence: int, before: asyncio.Task[None] | None) -> None:
+        extents = sealed.extents(f"{self.writer_id}.{sequence}", self.writer_id, self._settings.claim_batches_max)
+        failed = await self._store(extents, sequence)
+        self._free_slots += 1
+        self._write_on()
+        await _turn_after(before)
+        if failed is None:
+            self._claimer.claim(extents)
+        else:
+            self._claimer.fail(extents, failed)
+
+    async def _store(self, extents: list[Extent], sequence: int) -> LakestreamError | None:
+        for extent in extents:
+            extent.on_settled = self._release
+        try:
+            await self._frames.store(extents, sequence)
+        except LakestreamError as error:
+            return error
+        except Exception as error:
+            log.exception("wal.write_failed writer=%s sequence=%d", self.writer_id, sequence)
+            return Unavailable(f"the WAL could not be written ({error!r}); see this broker's log")
+        return None
+
+    def _release(self, extent: Extent) -> None:
+        """Its producers have been answered: let in those who wait, in order."""
+        self._bytes -= extent.size
+        while self._outside and self._has_room(self._outside[0][1]):
+            self._add(*self._outside.popleft())
+
+
+async def _turn_after(before: asyncio.Task[None] | None) -> None:
+    """Extents are handed on in seal order, whichever frame was stored first."""
+    if before is not None and not before.done():
+        await asyncio.wait([before])

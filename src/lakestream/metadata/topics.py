@@ -1,0 +1,84 @@
+"""Topics by name: which id a name stands for, how many logs it has, and its settings.
+
+Order of steps: a topic's logs exist before its name does, and its name goes after its logs, so that a crash in between
+leaves something that the next try finishes.
+"""
+
+import msgspec
+
+from lakestream.errors import Conflict, Corrupt, Missing
+from lakestream.metadata import keys
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.store import ABSENT, MetadataStore, Record, put_one
+from lakestream.model import PartitionId
+
+
+class Topic(msgspec.Struct, frozen=True):
+    topic_id: str
+    partition_count: int
+    settings: dict[str, str] = {}
+
+    def partitions(self) -> list[PartitionId]:
+        return [PartitionId(self.topic_id, number) for number in range(self.partition_count)]
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Topic).decode
+
+
+class Topics:
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._claims = Claims(store)
+
+    async def create(self, name: str, topic: Topic) -> Topic:
+        """Conflict if the name is taken. The topic's id must be new."""
+        for partition in topic.partitions():
+            await self._claims.make_log(partition)
+        try:
+            await put_one(self._store, keys.topic_key(name), _encode(topic), ABSENT)
+        except Conflict:
+            for partition in topic.partitions():
+                await self._claims.bury_log(partition)
+            raise Conflict(f"topic {name} exists already") from None
+        return topic
+
+    async def get(self, name: str) -> Topic:
+        record = await self._store.get(keys.topic_key(name))
+        if record is None:  # a refusal: ask a node that leads for certain
+            record = await self._store.get(keys.topic_key(name), confirmed=True)
+        if record is None:
+            raise Missing(f"there is no topic {name}")
+        return _topic(record)
+
+    async def all(self) -> dict[str, Topic]:
+        return {record.name: _topic(record) for record in (await self._store.scan(keys.TOPICS)).records}
+
+    async def set(self, name: str, settings: dict[str, str]) -> Topic:
+        """Replace a topic's settings; Conflict if it changed meanwhile."""
+        record = await self._found(name)
+        topic = msgspec.structs.replace(_topic(record), settings=settings)
+        await put_one(self._store, keys.topic_key(name), _encode(topic), record.version)
+        return topic
+
+    async def delete(self, name: str) -> Topic:
+        """Its records are gone for readers and writers at once; the sweeper takes the bytes."""
+        record = await self._found(name)
+        topic = _topic(record)
+        for partition in topic.partitions():
+            await self._claims.bury_log(partition)
+        await self._store.delete(keys.topic_key(name), record.version)
+        return topic
+
+    async def _found(self, name: str) -> Record:
+        record = await self._store.get(keys.topic_key(name), confirmed=True)
+        if record is None:
+            raise Missing(f"there is no topic {name}")
+        return record
+
+
+def _topic(record: Record) -> Topic:
+    try:
+        return _decode(record.value)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Corrupt(f"metadata record {record.path} is not a topic ({error}); restore it from a backup") from error
