@@ -115,8 +115,8 @@ class Disk:
         try:
             file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:
-            # Somebody removed the folder since we saw it.
-            self._synced_folders.discard(temporary.parent)
+            # Somebody removed the folder since we saw it, and who knows which of those above it.
+            self._synced_folders.clear()
             self._ensure_folder(temporary.parent)
             file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:

@@ -6,13 +6,10 @@ that a broker needs, in a second, before it accepts anything.
 
 from typing import NamedTuple
 
-from lakestream.clock import Clock, Ids
+from lakestream.clock import CLOCK_SKEW_MS_MAX, Clock, Ids
 from lakestream.errors import Conflict, Misconfigured
 from lakestream.model import Span
 from lakestream.storage.object_store import ObjectStore
-
-CLOCK_OFFSET_MS_MAX = 60_000
-"""A clock that is further off makes the age of objects meaningless, and with it the grace before they are swept."""
 
 _STORE_RESOLUTION_MS = 1000
 _BODY = b"lakestream probe"
@@ -61,7 +58,7 @@ def clock_offset_ms(before_ms: int, after_ms: int, modified_ms: int) -> int:
 
 def check_clock(found: Probe, name: str) -> None:
     """A broker with a wrong clock must not start."""
-    if abs(found.clock_offset_ms) > CLOCK_OFFSET_MS_MAX:
+    if abs(found.clock_offset_ms) > CLOCK_SKEW_MS_MAX:
         direction = "behind" if found.clock_offset_ms > 0 else "ahead of"
         seconds = abs(found.clock_offset_ms) // 1000
         raise Misconfigured(f"this machine's clock is {seconds} s {direction} that of {name}: set it (NTP), then start")

@@ -1,0 +1,80 @@
+"""What obstore says, as our kinds. The texts are shortened copies of what the servers really answered."""
+
+import pytest
+from obstore.exceptions import (
+    AlreadyExistsError,
+    GenericError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from lakestream.errors import (
+    Conflict,
+    LakestreamError,
+    Misconfigured,
+    Missing,
+    OutOfRange,
+    Rejected,
+    Unavailable,
+    Uncertain,
+)
+from lakestream.storage.remote_errors import Call, translate
+
+URL = "https://account.blob.core.windows.net/lake/k?sv=2021&sig=SECRET"
+READ, PUT, CREATE = (Call("s3://lake", verb, "k", writes=verb != "get") for verb in ("get", "put", "create"))
+
+
+def status(code: str, name: str = "", message: str = "") -> str:
+    body = f"<Error><Code>{name}</Code><Message>{message}.\nRequestId:1</Message></Error>" if name else ""
+    return f"Generic S3 error: Error performing PUT {URL} in 1ms - Server returned non-2xx status code: {code}: {body}"
+
+
+def http(kind: str, message: str = "") -> str:
+    cause = f'\n Os {{ code: 111, message: "{message}" }}' if message else ""
+    return f"Error performing PUT {URL} - HTTP error: error sending request\n\nDebug source:\n kind: {kind},{cause}"
+
+
+TOKEN = "Generic GCS error: Error performing token request: Error performing GET http://169.254.169.254/x in 1ms - "
+
+CASES: list[tuple[BaseException, Call, type[LakestreamError], str]] = [
+    (FileNotFoundError(status("404 Not Found", "NoSuchKey", "No key")), READ, Missing, "no such object"),
+    (FileNotFoundError(status("404 Not Found")), READ, Missing, "no such object"),
+    (FileNotFoundError(status("404 Not Found", "NoSuchBucket", "No")), READ, Misconfigured, "bucket does not exist"),
+    (FileNotFoundError(status("404 Not Found", "ContainerNotFound", "No")), PUT, Misconfigured, "does not exist"),
+    (FileNotFoundError(status("404 Not Found", "XAdminUserNotFound", "No")), PUT, Misconfigured, "credentials"),
+    (FileNotFoundError(status("404 Not Found")), PUT, Misconfigured, "404 Not Found"),
+    (PermissionDeniedError(status("403 Forbidden", "AccessDenied", "No")), READ, Misconfigured, "AccessDenied: No"),
+    (UnauthenticatedError(status("401 Unauthorized")), CREATE, Misconfigured, "401 Unauthorized"),
+    (PermissionDeniedError(status("403 Forbidden", "RequestTimeTooSkewed", "Far")), PUT, Misconfigured, "clock"),
+    (AlreadyExistsError(status("412 Precondition Failed")), CREATE, Conflict, "exists already"),
+    (PreconditionError(status("412 Precondition Failed")), CREATE, Conflict, "exists already"),
+    (AlreadyExistsError(status("409 Conflict", "ConditionalRequestConflict", "x")), CREATE, Unavailable, "in flight"),
+    (AlreadyExistsError(status("409 Conflict", "ObjectParentIsFile", "x")), CREATE, Rejected, "folder of another key"),
+    (AlreadyExistsError(status("409 Conflict")), PUT, Rejected, "folder of another key"),
+    (NotSupportedError("not supported"), PUT, Misconfigured, "not supported"),
+    (ValueError("Could not parse path"), READ, Rejected, "Could not parse path"),
+    (GenericError(status("416 Range Not Satisfiable", "InvalidRange", "x")), READ, OutOfRange, "beyond"),
+    (GenericError(status("301 Moved", "PermanentRedirect", "other region")), READ, Misconfigured, "other region"),
+    (GenericError(status("400 Bad Request", "RequestTimeout", "slow")), PUT, Unavailable, "RequestTimeout: slow"),
+    (GenericError(status("500 Internal Server Error", "InternalError", "x")), PUT, Uncertain, "InternalError"),
+    (GenericError(status("503 Slow Down", "SlowDown", "x")), READ, Unavailable, "SlowDown: x"),
+    (GenericError(http("Connect", "Connection refused")), CREATE, Unavailable, "no connection (connection refused)"),
+    (GenericError(http("Timeout")), CREATE, Uncertain, "timeout"),
+    (GenericError(http("Timeout")), READ, Unavailable, "timeout"),
+    (GenericError(http("Request", "Connection reset by peer")), CREATE, Uncertain, "connection reset by peer"),
+    (GenericError("something new"), CREATE, Uncertain, "something new"),
+    (GenericError(TOKEN + "status code: 403 Forbidden: no"), CREATE, Unavailable, "no credentials"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "call", "kind", "says"), CASES, ids=lambda value: str(value)[-60:])
+def test_every_answer_has_its_kind(error: BaseException, call: Call, kind: type[LakestreamError], says: str) -> None:
+    found = translate(error, call)
+    assert type(found) is kind, found
+    text = str(found)
+    assert says in text
+    assert "k in s3://lake" in text
+    assert "\n" not in text
+    assert "SECRET" not in text
