@@ -1,8 +1,8 @@
 """One process writes at a time: a lock on a file beside the database, held for one transaction.
 
-SQLite has a lock of its own, but who waits for that one sleeps in steps of up to 100 ms, while this one is tried again
-within two. It also covers checkpoints, which SQLite alone does not keep apart from other processes' commits: releases
-before 3.51.3 can damage the database when the two meet (https://sqlite.org/wal.html#walresetbug).
+SQLite has a lock of its own, but who waits for that one sleeps in steps of up to 100 ms, and a process that writes all
+the time starves the others. It also covers checkpoints, which SQLite alone does not keep apart from other processes'
+commits: releases before 3.51.3 can damage the database when the two meet (https://sqlite.org/wal.html#walresetbug).
 """
 
 import fcntl
@@ -14,48 +14,57 @@ from pathlib import Path
 
 from lakestream.errors import Unavailable
 
-PAUSE_S_MIN = 0.0002
-PAUSE_S_MAX = 0.002
+PAUSE_S_MIN = 0.000_1
+PAUSE_S_MAX = 0.000_4
 
 
 class FileLock:
-    """Used by one thread at a time. A process that dies lets go of it."""
+    """Used by one thread at a time. A process that dies lets go of it.
+
+    There are two files: who wants the lock first takes the turn, and keeps it until it has the lock. So a process that
+    comes back at once finds the turn taken, and whoever has the turn waits for one transaction and no more.
+    """
 
     def __init__(self, path: Path, wait_ms: int) -> None:
         self._path = path
         self._wait_ms = wait_ms
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._turn = os.open(path.with_name(f"{path.name}-turn"), os.O_RDWR | os.O_CREAT, 0o644)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        self._take()
+        # This runs in the writer's thread, never on the event loop, so it waits in real time.
+        deadline = time.monotonic() + self._wait_ms / 1000
+        self._take(self._turn, deadline, PAUSE_S_MAX)
+        try:
+            # Only one process at a time waits here, so it may look often.
+            self._take(self._lock, deadline, PAUSE_S_MIN)
+        finally:
+            fcntl.flock(self._turn, fcntl.LOCK_UN)
         try:
             yield
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def _take(self) -> None:
-        if self._try():
-            return
-        # This runs in the writer's thread, never on the event loop, so it sleeps in real time.
-        deadline = time.monotonic() + self._wait_ms / 1000
-        pause = PAUSE_S_MIN
-        while time.monotonic() < deadline:
-            time.sleep(pause)
-            if self._try():
-                return
-            pause = min(pause * 2, PAUSE_S_MAX)
-        raise Unavailable(
-            f"{self._path}: another process has held the lock for {self._wait_ms} ms:"
-            f" look for one that is stopped or stuck with `fuser {self._path}`"
-        )
-
-    def _try(self) -> bool:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    def _take(self, fd: int, deadline: float, pause_s_max: float) -> None:
+        pause_s = PAUSE_S_MIN
+        while not try_lock(fd):
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"{self._path}: other processes have held the lock for {self._wait_ms} ms:"
+                    f" look for one that is stopped or stuck with `fuser {self._path}`"
+                )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, pause_s_max)
 
     def close(self) -> None:
-        os.close(self._fd)
+        os.close(self._lock)
+        os.close(self._turn)
+
+
+def try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
