@@ -4,17 +4,21 @@ A new backend adds one entry to `BACKENDS`. Servers may be shared among tests: e
 """
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from lakestream.clock import SystemClock
 from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.oxia import OxiaSettings, OxiaStore
 from lakestream.metadata.sqlite import SqliteStore
 from lakestream.metadata.store import MetadataStore
+from lakestream.testing.servers import OxiaServer, start_oxia_standalone
 
 T = TypeVar("T")
 
@@ -150,7 +154,43 @@ async def sqlite(folder: Path) -> AsyncIterator[Backend]:
     await clients.close()
 
 
+class SharedOxia:
+    """Servers that all tests of a run use, started when first needed and stopped by conftest.py."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._servers: dict[int, OxiaServer] = {}
+
+    async def server(self, shards: int) -> OxiaServer:
+        if shards not in self._servers:
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="oxia-"))
+            self._servers[shards] = await start_oxia_standalone(Path(folder), shards)
+            self._stack.callback(self._servers[shards].process.kill)
+        return self._servers[shards]
+
+    def close(self) -> None:
+        self._stack.close()
+        self._servers.clear()
+
+
+SHARED_OXIA = SharedOxia()
+
+
+@asynccontextmanager
+async def oxia(shards: int, folder: Path) -> AsyncIterator[Backend]:
+    server = await SHARED_OXIA.server(shards)
+
+    async def open_one() -> MetadataStore:
+        return await OxiaStore.open(OxiaSettings.from_url(server.url))
+
+    clients = Clients(open_one)
+    yield Backend(open=clients.open, elsewhere=lambda: thread_elsewhere(open_one), session_ms=2_000)
+    await clients.close()
+
+
 BACKENDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Backend]]] = {
     "memory": memory,
     "sqlite": sqlite,
+    "oxia-1": partial(oxia, 1),
+    "oxia-4": partial(oxia, 4),
 }

@@ -780,8 +780,8 @@ async def test_every_watcher_hears(store: MetadataStore, other: MetadataStore, r
 
 
 async def test_a_watch_can_be_left_while_it_waits(store: MetadataStore, other: MetadataStore, root: Root) -> None:
-    tasks_before = len(asyncio.all_tasks())
     async with watching(store, root.path) as kept:
+        tasks_before = len(asyncio.all_tasks())
         for _ in range(5):
             async with watching(store, root.path) as changes:
                 waiting = asyncio.ensure_future(anext(changes))

@@ -226,6 +226,15 @@ class OxiaServer:
 @asynccontextmanager
 async def oxia_standalone(folder: Path, shards: int = 1) -> AsyncIterator[OxiaServer]:
     """One process that is a whole cluster. Its namespace is `default`."""
+    server = await start_oxia_standalone(folder, shards)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+
+
+async def start_oxia_standalone(folder: Path, shards: int) -> OxiaServer:
+    """The same without the block, for a server that outlives one event loop: whoever calls this kills it."""
     metrics_port = free_port()
 
     def make(port: int) -> Process:
@@ -234,10 +243,7 @@ async def oxia_standalone(folder: Path, shards: int = 1) -> AsyncIterator[OxiaSe
         return Process("oxia", ["standalone", "-s", str(shards), *ports, *where], folder / "oxia.log")
 
     process, port = await _started(make)
-    try:
-        yield OxiaServer(f"oxia://127.0.0.1:{port}/default", port, process)
-    finally:
-        process.kill()
+    return OxiaServer(f"oxia://127.0.0.1:{port}/default", port, process)
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ class Node:
     async def write(self, request: pb.WriteRequest, timeout_s: float) -> pb.WriteResponse:
         assert request.HasField("shard"), "a write without a shard kills the server"
         answer: pb.WriteResponse = await self._call(self._write, request, timeout_s)
-        counts = (len(answer.puts), len(answer.deletes), len(answer.delete_ranges))
-        if counts != (len(request.puts), len(request.deletes), len(request.delete_ranges)):
+        counts = (len(answer.puts), len(answer.deletes))
+        if counts != (len(request.puts), len(request.deletes)):
             raise CallFailed(Effect.UNKNOWN, f"{self.address}: answered {counts} for another number of writes")
         return answer
 

@@ -98,8 +98,9 @@ class ChangeFeed:
         if batch.offset < expected:
             return
         self._offsets[shard] = batch.offset
-        if batch.offset > expected:
+        # A deleted range (not by us: we delete record by record) does not say what was in it.
+        ranges = any(event.type == pb.KEY_RANGE_DELETED for event in batch.notifications.values())
+        if batch.offset > expected or ranges:
             self._watchers.tell_everything()
         else:
-            # A deleted range is told by its start: its folder, which is what consumers go by.
             self._watchers.tell([path for path in batch.notifications if path != PROBE_PATH])

@@ -99,6 +99,8 @@ class OxiaStore:
         if guard is not None and check_key(guard).home != folder.home:
             raise Rejected(f"guard {guard.path} of a scan of {folder.path}: they must share a home")
         lane = self._lane(folder.home)
+        if end is not None and end <= start:
+            limit = 0
         first, last = range_of(folder, start, end)
         guard_get = _get(guard.path) if guard else None
         found, guarding = await lane.reads.scan(first, last, limit, guard_get, confirmed=confirmed)
@@ -134,10 +136,14 @@ class OxiaStore:
         return _deleted(answer)
 
     async def delete_range(self, folder: Folder, start: str, end: str) -> None:
-        check_folder(folder, start, end)
+        """Record by record, each at the version that was seen: unlike Oxia's own range delete this may be tried again
+        after a lost answer, and those who watch hear every path. What is put meanwhile stays."""
         writes = self._lane(folder.home).writes
-        (answer,) = await writes.ask([writes.range_op(*range_of(folder, start, end))])
-        _deleted(answer)
+        while records := (await self.scan(folder, start, end, limit=self._settings.group_count_max)).records:
+            for answer in await writes.ask([writes.delete_op(record.path, record.version) for record in records]):
+                if isinstance(answer, Unavailable):
+                    raise answer
+            start = f"{records[-1].name}\0"
 
     async def _put_in(self, lane: _Lane, puts: Sequence[Put]) -> list[Acked | Refusal]:
         ops = [await self._put_op(lane.writes, put) for put in puts]

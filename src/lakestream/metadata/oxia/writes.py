@@ -8,7 +8,7 @@ A request whose answer was lost may have taken effect, now or a little later. Wh
   the second is refused, the record is read on the node that refused it. Every put carries an identity of its own, which
   Oxia keeps with the record, so a put recognises its own first try. The log's creates need no more look than this.
 - A put that expects nothing is never sent twice: the record is read instead. If it is not ours, that is Uncertain.
-- A delete with a version is sent again (versions are never reused); one without, and a range, are Uncertain.
+- A delete with a version is sent again (versions are never reused); one without is Uncertain.
 """
 
 import asyncio
@@ -66,15 +66,7 @@ class DeleteOp:
         return self.request.HasField("expected_version_id")
 
 
-@dataclass(slots=True, eq=False)
-class RangeOp:
-    request: pb.DeleteRangeRequest
-    deadline_s: float
-    in_doubt: bool = False
-    repeatable: bool = False
-
-
-WriteOp: TypeAlias = PutOp | DeleteOp | RangeOp
+WriteOp: TypeAlias = PutOp | DeleteOp
 
 
 # Pure decisions
@@ -92,7 +84,7 @@ def put_answer(op: PutOp, response: pb.PutResponse, address: str) -> Answer | No
             return None if op.in_doubt else _conflict(path)
 
 
-def resolved(op: PutOp | DeleteOp, there: pb.GetResponse, address: str) -> Answer:
+def resolved(op: WriteOp, there: pb.GetResponse, address: str) -> Answer:
     """What became of it, by the record that is there now."""
     return resolved_put(op, there, address) if isinstance(op, PutOp) else resolved_delete(op, there)
 
@@ -130,10 +122,6 @@ def uncertain(path: str) -> Uncertain:
 
 def _conflict(path: str) -> Conflict:
     return Conflict(f"{path}: is not at the expected version; read it again")
-
-
-def path_of(op: WriteOp) -> str:
-    return op.request.start_inclusive if isinstance(op, RangeOp) else op.request.key
 
 
 # The way to the leader
@@ -184,15 +172,12 @@ class Writer:
             client_identity=next(self._identities),
             partition_key=home,
         )
-        return PutOp(request, self.deadline_s())
+        return PutOp(request, self._deadline_s())
 
     def delete_op(self, path: str, expected: int | None) -> DeleteOp:
-        return DeleteOp(pb.DeleteRequest(key=path, expected_version_id=expected), self.deadline_s())
+        return DeleteOp(pb.DeleteRequest(key=path, expected_version_id=expected), self._deadline_s())
 
-    def range_op(self, start: str, end: str) -> RangeOp:
-        return RangeOp(pb.DeleteRangeRequest(start_inclusive=start, end_exclusive=end), self.deadline_s())
-
-    def deadline_s(self) -> float:
+    def _deadline_s(self) -> float:
         return asyncio.get_running_loop().time() + self._settings.retry_budget_ms / 1000
 
     async def close(self, reason: Unavailable) -> None:
@@ -228,7 +213,7 @@ class Writer:
 
     def _given_up(self, op: WriteOp, failure: CallFailed) -> Answer:
         if op.in_doubt:
-            return uncertain(path_of(op))
+            return uncertain(op.request.key)
         error = for_caller(self._where, failure)
         return error if isinstance(error, Unavailable) else Unavailable(str(error))
 
@@ -240,7 +225,7 @@ class Writer:
             return {}
         for op in ops:
             op.in_doubt = True
-        return {op: uncertain(path_of(op)) for op in ops if not op.repeatable and not isinstance(op, PutOp)}
+        return {op: uncertain(op.request.key) for op in ops if isinstance(op, DeleteOp) and not op.repeatable}
 
     async def _try(self, ops: list[WriteOp]) -> dict[WriteOp, Answer]:
         timeout_s = self._timeout_s(ops)
@@ -249,10 +234,10 @@ class Writer:
         not_sent = len(sent) < len(ops)
         response = await self._nodes[address].write(self._request(sent, probe=not_sent), timeout_s)
         answers = _answers(sent, response, address)
-        unclear = [op for op in ops if op not in answers and not isinstance(op, RangeOp)]
+        unclear = [op for op in ops if op not in answers]
         return answers | await self._look(unclear, address)
 
-    async def _look(self, ops: Sequence[PutOp | DeleteOp], address: str) -> dict[WriteOp, Answer]:
+    async def _look(self, ops: Sequence[WriteOp], address: str) -> dict[WriteOp, Answer]:
         """Reads what is unclear on the node that has just acknowledged a write."""
         if not ops:
             return {}
@@ -267,12 +252,8 @@ class Writer:
         puts = [op.request for op in ops if isinstance(op, PutOp)]
         if probe:
             puts.append(pb.PutRequest(key=PROBE_PATH, partition_key=PROBE_PATH))
-        return pb.WriteRequest(
-            shard=self._shard,
-            puts=puts,
-            deletes=[op.request for op in ops if isinstance(op, DeleteOp)],
-            delete_ranges=[op.request for op in ops if isinstance(op, RangeOp)],
-        )
+        deletes = [op.request for op in ops if isinstance(op, DeleteOp)]
+        return pb.WriteRequest(shard=self._shard, puts=puts, deletes=deletes)
 
     def _timeout_s(self, ops: list[WriteOp]) -> float:
         left_s = max(op.deadline_s for op in ops) - asyncio.get_running_loop().time()
@@ -288,5 +269,4 @@ def _answers(ops: list[WriteOp], response: pb.WriteResponse, address: str) -> di
     for delete, delete_response in zip((op for op in ops if isinstance(op, DeleteOp)), response.deletes, strict=True):
         if (answer := delete_answer(delete_response)) is not None:
             answers[delete] = answer
-    answers.update({op: Deleted(True) for op in ops if isinstance(op, RangeOp)})
     return answers

@@ -82,26 +82,22 @@ class HashRange(_message.Message):
     def __init__(self, min_hash_inclusive: _Optional[int] = ..., max_hash_inclusive: _Optional[int] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
-    __slots__ = ("shard", "puts", "deletes", "delete_ranges")
+    __slots__ = ("shard", "puts", "deletes")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     PUTS_FIELD_NUMBER: _ClassVar[int]
     DELETES_FIELD_NUMBER: _ClassVar[int]
-    DELETE_RANGES_FIELD_NUMBER: _ClassVar[int]
     shard: int
     puts: _containers.RepeatedCompositeFieldContainer[PutRequest]
     deletes: _containers.RepeatedCompositeFieldContainer[DeleteRequest]
-    delete_ranges: _containers.RepeatedCompositeFieldContainer[DeleteRangeRequest]
-    def __init__(self, shard: _Optional[int] = ..., puts: _Optional[_Iterable[_Union[PutRequest, _Mapping]]] = ..., deletes: _Optional[_Iterable[_Union[DeleteRequest, _Mapping]]] = ..., delete_ranges: _Optional[_Iterable[_Union[DeleteRangeRequest, _Mapping]]] = ...) -> None: ...
+    def __init__(self, shard: _Optional[int] = ..., puts: _Optional[_Iterable[_Union[PutRequest, _Mapping]]] = ..., deletes: _Optional[_Iterable[_Union[DeleteRequest, _Mapping]]] = ...) -> None: ...
 
 class WriteResponse(_message.Message):
-    __slots__ = ("puts", "deletes", "delete_ranges")
+    __slots__ = ("puts", "deletes")
     PUTS_FIELD_NUMBER: _ClassVar[int]
     DELETES_FIELD_NUMBER: _ClassVar[int]
-    DELETE_RANGES_FIELD_NUMBER: _ClassVar[int]
     puts: _containers.RepeatedCompositeFieldContainer[PutResponse]
     deletes: _containers.RepeatedCompositeFieldContainer[DeleteResponse]
-    delete_ranges: _containers.RepeatedCompositeFieldContainer[DeleteRangeResponse]
-    def __init__(self, puts: _Optional[_Iterable[_Union[PutResponse, _Mapping]]] = ..., deletes: _Optional[_Iterable[_Union[DeleteResponse, _Mapping]]] = ..., delete_ranges: _Optional[_Iterable[_Union[DeleteRangeResponse, _Mapping]]] = ...) -> None: ...
+    def __init__(self, puts: _Optional[_Iterable[_Union[PutResponse, _Mapping]]] = ..., deletes: _Optional[_Iterable[_Union[DeleteResponse, _Mapping]]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("key", "value", "expected_version_id", "session_id", "client_identity", "partition_key")
@@ -136,20 +132,6 @@ class DeleteRequest(_message.Message):
     def __init__(self, key: _Optional[str] = ..., expected_version_id: _Optional[int] = ...) -> None: ...
 
 class DeleteResponse(_message.Message):
-    __slots__ = ("status",)
-    STATUS_FIELD_NUMBER: _ClassVar[int]
-    status: Status
-    def __init__(self, status: _Optional[_Union[Status, str]] = ...) -> None: ...
-
-class DeleteRangeRequest(_message.Message):
-    __slots__ = ("start_inclusive", "end_exclusive")
-    START_INCLUSIVE_FIELD_NUMBER: _ClassVar[int]
-    END_EXCLUSIVE_FIELD_NUMBER: _ClassVar[int]
-    start_inclusive: str
-    end_exclusive: str
-    def __init__(self, start_inclusive: _Optional[str] = ..., end_exclusive: _Optional[str] = ...) -> None: ...
-
-class DeleteRangeResponse(_message.Message):
     __slots__ = ("status",)
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: Status
