@@ -32,6 +32,32 @@ tools: setup ## build the outside programs that tests need (Oxia, S3, Azure, fau
 	$(BIN)/python scripts/tools.py
 
 format: setup ## rewrite the code in the house format
-	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
 
-.PHONY: help setup lock tools format
+check: setup ## format, lint, types, layers, unit and property tests, a short simulation: under two minutes
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 tests/test_architecture.py tests/unit tests/property
+	$(BIN)/python -m tests.simulation.run --seeds 100
+
+test: check tools ## everything: check, then the tests that talk to real servers and processes
+	$(BIN)/pytest tests --ignore=tests/unit --ignore=tests/property --ignore=tests/test_architecture.py
+
+sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
+	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+sim-mutants: setup ## switch off the protocol's rules one by one and see the simulation catch each
+	$(BIN)/python -m tests.simulation.mutants
+
+bench: bench-log ## every benchmark
+
+bench-log: tools ## the log against the bare disk, the bare bucket, and itself; results in benchmarks/results
+	$(BIN)/python -m benchmarks.log
+
+clean: ## remove .venv and caches of the clone; the tools in the user's cache stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.PHONY: help setup lock tools format check test sim sim-mutants bench bench-log clean

@@ -6,7 +6,11 @@ Waiting is not here: `asyncio.sleep` and `asyncio.timeout` run on the event loop
 import random
 import time
 import uuid
-from typing import Protocol
+from typing import Final, Protocol
+
+CLOCK_SKEW_MS_MAX: Final = 60 * 1000
+"""A broker whose clock is further off the stores' does not start, and stops appending: the age of stored bytes, and
+with it the grace before they are swept, would mean nothing."""
 
 
 class Clock(Protocol):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from lakestream.model import MiB
 
@@ -32,3 +33,36 @@ class LogSettings:
     tail_claims_max: int = 32  # newest claims of a log kept in memory; older ones are scanned again when read
     cache_bytes_max: int = 256 * MiB
     wal: WalSettings = field(default_factory=WalSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a user chooses. `docs/operating.md` lists the flags, environment variables and file keys behind it."""
+
+    data_dir: Path = Path("lakestream-data")
+    metadata: str = "sqlite"  # or oxia://host:port[,host:port]/namespace
+    storage: str = ""  # file:///path, s3://bucket/prefix, gs://…, az://…; empty: a folder in data_dir
+    wal_dir: Path | None = None  # on a disk that every broker mounts; on one machine: a folder in data_dir
+    profile: Profile | None = None  # of topics that choose none; empty: latency on a local disk, cost on a bucket
+    log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def on_one_machine(self) -> bool:
+        return self.metadata == "sqlite"
+
+    @property
+    def storage_url(self) -> str:
+        return self.storage or (self.data_dir.absolute() / "storage").as_uri()
+
+    @property
+    def segments_dir(self) -> Path | None:
+        """Where segments lie. Without a disk that all brokers share, only one machine can have them."""
+        if self.wal_dir is not None:
+            return self.wal_dir
+        return self.data_dir / "wal" if self.on_one_machine else None
+
+    @property
+    def default_profile(self) -> Profile:
+        if self.profile is not None:
+            return self.profile
+        return Profile.LATENCY if self.storage_url.startswith("file:") else Profile.COST

@@ -9,25 +9,27 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from lakestream.cli import wal
+from lakestream.cli import doctor, wal
 from lakestream.errors import LakestreamError
+
+Configure: TypeAlias = Callable[[argparse.ArgumentParser], None]
+"""Adds a command's arguments, and `run`, which gets them and gives the exit code."""
 
 
 class Command(NamedTuple):
     help: str
-    words: Mapping[str, str]
-    """Its sub-commands, with their help."""
-    configure: Mapping[str, Callable[[argparse.ArgumentParser], None]]
-    """Adds a sub-command's arguments, and `run`, which gets them and gives the exit code."""
+    configure: Configure | None = None
+    words: "Mapping[str, Command]" = {}  # noqa: RUF012 -- read only
+    """Its sub-commands, where it has any."""
 
 
 COMMANDS: Mapping[str, Command] = {
+    "doctor": Command("check the stores, and every log's claims against its bytes", doctor.configure),
     "wal": Command(
         "look into the write-ahead log",
-        {"show": "print what is inside a WAL object or segment"},
-        {"show": wal.configure_show},
+        words={"show": Command("print what is inside a WAL object or segment", wal.configure_show)},
     ),
 }
 
@@ -59,13 +61,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("lakestream", description="One stream, written once: Kafka and a table.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
-        group = commands.add_parser(name, help=command.help, description=command.help)
-        words = group.add_subparsers(metavar="COMMAND", required=True)
-        for word, text in command.words.items():
-            command.configure[word](words.add_parser(word, help=text, description=text))
+    _add_commands(parser, COMMANDS)
     return parser
+
+
+def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command]) -> None:
+    group = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, command in commands.items():
+        added = group.add_parser(name, help=command.help, description=command.help)
+        if command.configure is not None:
+            command.configure(added)
+        if command.words:
+            _add_commands(added, command.words)
 
 
 def _mistake(words: Sequence[str]) -> str | None:
@@ -75,7 +82,7 @@ def _mistake(words: Sequence[str]) -> str | None:
     if words[0] not in COMMANDS:
         return _unknown(words[0], COMMANDS)
     known = COMMANDS[words[0]].words
-    if len(words) < 2 or words[1].startswith("-") or words[1] in known:
+    if not known or len(words) < 2 or words[1].startswith("-") or words[1] in known:
         return None
     return f"{words[0]}: {_unknown(words[1], known)}"
 

@@ -15,9 +15,6 @@ STALE_AFTER_MS: Final = 3 * 60 * 60 * 1000
 ORPHAN_AFTER_MS: Final = 6 * 60 * 60 * 1000
 """Stored bytes that nobody claimed are swept after this: no claim that counts is made that late."""
 
-CLOCK_SKEW_MS_MAX: Final = 60 * 1000
-"""A broker whose clock is further off the stores' does not start, and stops appending."""
-
 PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 PRODUCERS_MAX: Final = 5_000
 RECENT_BATCHES: Final = 5

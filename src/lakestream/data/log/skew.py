@@ -8,8 +8,7 @@ outside of both by more than a minute is the clock's fault, however long the ans
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from lakestream.clock import Clock
-from lakestream.data.log import rules
+from lakestream.clock import CLOCK_SKEW_MS_MAX, Clock
 from lakestream.errors import Unavailable
 
 RECHECK_AFTER_MS: Final = 5_000
@@ -37,13 +36,13 @@ class SkewGuard:
 
     async def check(self) -> None:
         """Raise Unavailable while the clock is wrong, looking again from time to time."""
-        if abs(self._skew_ms) <= rules.CLOCK_SKEW_MS_MAX:
+        if abs(self._skew_ms) <= CLOCK_SKEW_MS_MAX:
             return
         if abs(self._clock.now_ms() - self._measured_ms) >= RECHECK_AFTER_MS:
             await self.measure()
-        if abs(self._skew_ms) > rules.CLOCK_SKEW_MS_MAX:
+        if abs(self._skew_ms) > CLOCK_SKEW_MS_MAX:
             way = "ahead of" if self._skew_ms > 0 else "behind"
             raise Unavailable(
                 f"this machine's clock is {abs(self._skew_ms) // 1000} s {way} the metadata store's;"
-                f" set it right (NTP): a broker may be at most {rules.CLOCK_SKEW_MS_MAX // 1000} s off"
+                f" set it right (NTP): a broker may be at most {CLOCK_SKEW_MS_MAX // 1000} s off"
             )

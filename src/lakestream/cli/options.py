@@ -1,0 +1,124 @@
+"""Where settings come from: a flag beats the environment, which beats the file. Read once, at the start.
+
+One table drives all three: `--data-dir`, `LAKESTREAM_DATA_DIR` and the key `data_dir` are the same thing.
+"""
+
+import argparse
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lakestream.errors import Misconfigured
+from lakestream.settings import Profile, Settings
+
+ENVIRONMENT_PREFIX = "LAKESTREAM_"
+NOT_SETTINGS = frozenset({"LAKESTREAM_CONFIG", "LAKESTREAM_CACHE"})
+
+
+class Option(NamedTuple):
+    name: str
+    metavar: str
+    help: str
+    read: Callable[[str], Any]
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper()
+
+
+def _profile(text: str) -> Profile:
+    known = [profile.value for profile in Profile]
+    if text not in known:
+        raise ValueError(_unknown(text, known))
+    return Profile(text)
+
+
+STORE_OPTIONS = (
+    Option("data_dir", "DIR", "folder for all that lies on this machine", Path),
+    Option("metadata", "STORE", "sqlite, or oxia://host:port[,host:port]/namespace", str),
+    Option("storage", "URL", "file:///path, s3://bucket/prefix, gs://… or az://…", str),
+    Option("wal_dir", "DIR", "folder for segments, on a disk that every broker mounts", Path),
+    Option("profile", "PROFILE", "cost or latency, for topics that choose none", _profile),
+)
+
+
+def add_options(parser: argparse.ArgumentParser, options: Iterable[Option] = STORE_OPTIONS) -> None:
+    for option in options:
+        parser.add_argument(option.flag, metavar=option.metavar, help=f"{option.help} [${option.variable}]")
+    parser.add_argument("--config", metavar="FILE.toml", help=f"settings in a file [${ENVIRONMENT_PREFIX}CONFIG]")
+
+
+def settings_of(
+    arguments: argparse.Namespace,
+    environment: Mapping[str, str] | None = None,
+    options: Iterable[Option] = STORE_OPTIONS,
+) -> Settings:
+    environment = os.environ if environment is None else environment
+    known = {option.name: option for option in options}
+    chosen: dict[str, Any] = {}
+    for where, texts in (
+        _from_file(arguments.config or environment.get(ENVIRONMENT_PREFIX + "CONFIG"), known),
+        _from_environment(environment, known),
+        _from_flags(arguments, known),
+    ):
+        for name, text in texts.items():
+            chosen[name] = _read(known[name], text, where(known[name]))
+    return Settings(**chosen)
+
+
+Where = Callable[[Option], str]
+
+
+def _from_flags(arguments: argparse.Namespace, known: Mapping[str, Option]) -> tuple[Where, dict[str, str]]:
+    given = {name: value for name in known if (value := getattr(arguments, name)) is not None}
+    return (lambda option: option.flag), given
+
+
+def _from_environment(environment: Mapping[str, str], known: Mapping[str, Option]) -> tuple[Where, dict[str, str]]:
+    names = {option.variable: option.name for option in known.values()}
+    found: dict[str, str] = {}
+    for variable, value in environment.items():
+        if variable in names:
+            found[names[variable]] = value
+        elif variable.startswith(ENVIRONMENT_PREFIX) and variable not in NOT_SETTINGS:
+            raise Misconfigured(f"environment variable {_unknown(variable, names)}")
+    return (lambda option: option.variable), found
+
+
+def _from_file(path: str | None, known: Mapping[str, Option]) -> tuple[Where, dict[str, str]]:
+    if path is None:
+        return (lambda option: option.name), {}
+    try:
+        table = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise Misconfigured(f"settings file {path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"settings file {path} is not TOML: {error}") from error
+    for key, value in table.items():
+        if key not in known:
+            raise Misconfigured(f"settings file {path}: key {_unknown(key, known)}")
+        if not isinstance(value, str):
+            raise Misconfigured(f'settings file {path}: write {key} as text in quotes, as {key} = "…"')
+    return (lambda option: f"{option.name} in {path}"), table
+
+
+def _read(option: Option, text: str, where: str) -> Any:
+    if not text:
+        raise Misconfigured(f"{where} is empty: give {option.help}")
+    try:
+        return option.read(text)
+    except ValueError as error:
+        raise Misconfigured(f"{where}: {error}") from error
+
+
+def _unknown(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.4)
+    return f"{word!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names)}")
