@@ -115,5 +115,7 @@ def _reason(text: str) -> str:
         r"kind: (Timeout|Connect|Interrupted|Decode)", text
     ):
         return cause[1].lower()
+    if "error sending request" in text:
+        return "the connection broke"
     head = text.split("\n\nDebug source", 1)[0]
     return " ".join(re.sub(r"https?://\S+", "the store", head).split())[:300]

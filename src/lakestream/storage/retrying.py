@@ -22,13 +22,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySettings:
     try_timeout_ms: int = 5_000
-    bytes_per_s_min: int = MiB  # a try with a large body gets longer: what a line this slow would need for it
+    bytes_per_s_min: int = MiB  # a large body gets more time for all: what a line this slow would need for it
     deadline_ms: int = 30_000  # from the call to its answer, with all tries and pauses; of a walk: for each page
-    pause_ms_first: int = 50
+    pause_ms_first: int = 100
     pause_ms_max: int = 2_000
     budget_per_call: float = 0.2  # over time at most one retry per five calls,
-    budget_per_s: float = 1.0  # and one per second for those who call rarely
-    budget_burst: float = 32.0
+    budget_per_s: float = 2.0  # and two per second for those who call rarely
+    budget_burst: float = 100.0  # lets eight callers sit out some ten seconds
 
 
 class Retrying:
@@ -132,11 +132,12 @@ class _Call:
         self._settings = settings
         self._budget = budget
         self._luck = luck
-        self._try_s = settings.try_timeout_ms / 1000 + size / settings.bytes_per_s_min
+        transfer_s = size / settings.bytes_per_s_min
+        self._try_s = settings.try_timeout_ms / 1000 + transfer_s
         self._time = asyncio.get_running_loop().time
         self._begun_s = self._time()
-        # A body too large for the deadline gets one full try, else it could never be written at all.
-        self._deadline_s = self._begun_s + max(settings.deadline_ms / 1000, self._try_s)
+        # Later for a large body too, else one that needs longer than the deadline could never be written at all.
+        self._deadline_s = self._begun_s + settings.deadline_ms / 1000 + transfer_s
         self._tries = 0
         self.uncertain = False
         """Whether an earlier try may have taken effect."""
@@ -151,22 +152,26 @@ class _Call:
 
     async def once(self, request: Callable[[], Awaitable[T]]) -> T:
         self._tries += 1
+        bound_s = self._bound_s()
         try:
-            return await self._bounded(request)
+            async with asyncio.timeout(bound_s):
+                return await request()
         except TimeoutError:
             self.uncertain |= self._writes
             kind = Uncertain if self._writes else Unavailable
-            raise kind(f"cannot {self._what}: no answer within {self._try_s:.1f} s") from None
+            raise kind(f"cannot {self._what}: no answer within {bound_s:.1f} s") from None
         except Uncertain:
             self.uncertain = True
             raise
 
     async def look(self, request: Callable[[], Awaitable[T]]) -> T:
         """A read that helps to decide a write; it is no try of its own."""
+        bound_s = self._bound_s()
         try:
-            return await self._bounded(request)
+            async with asyncio.timeout(bound_s):
+                return await request()
         except TimeoutError:
-            raise Unavailable(f"cannot look after {self._what}: no answer within {self._try_s:.1f} s") from None
+            raise Unavailable(f"cannot look after {self._what}: no answer within {bound_s:.1f} s") from None
 
     async def pause_after(self, error: Unavailable) -> None:
         """Wait before the next try, or raise where there must not be one."""
@@ -183,10 +188,8 @@ class _Call:
         kind = Uncertain if self.uncertain else Unavailable
         return kind(f"{error} ({why})")
 
-    async def _bounded(self, request: Callable[[], Awaitable[T]]) -> T:
-        left_s = self._deadline_s - self._time()
-        async with asyncio.timeout(max(0.0, min(self._try_s, left_s))):
-            return await request()
+    def _bound_s(self) -> float:
+        return max(0.0, min(self._try_s, self._deadline_s - self._time()))
 
 
 def pause_ms(tries: int, settings: RetrySettings, luck: random.Random) -> float:

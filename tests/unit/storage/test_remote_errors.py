@@ -64,6 +64,7 @@ CASES: list[tuple[BaseException, Call, type[LakestreamError], str]] = [
     (GenericError(http("Timeout")), CREATE, Uncertain, "timeout"),
     (GenericError(http("Timeout")), READ, Unavailable, "timeout"),
     (GenericError(http("Request", "Connection reset by peer")), CREATE, Uncertain, "connection reset by peer"),
+    (GenericError(http("Request")), PUT, Uncertain, "the connection broke"),
     (GenericError("something new"), CREATE, Uncertain, "something new"),
     (GenericError(TOKEN + "status code: 403 Forbidden: no"), CREATE, Unavailable, "no credentials"),
 ]  # fmt: skip
