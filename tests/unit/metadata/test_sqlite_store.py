@@ -96,6 +96,20 @@ async def test_closing_answers_those_who_wait(tmp_path: Path) -> None:
     await asyncio.gather(*puts)
 
 
+async def test_a_session_that_somebody_else_ended_is_lost(tmp_path: Path) -> None:
+    """As when another process's clock is ahead of this one's."""
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    session = await store.session(1_000)
+    assert not session.lost
+    connection = sqlite3.connect(tmp_path / "m.db", isolation_level=None)
+    connection.execute("DELETE FROM sessions")
+    connection.close()
+    async with asyncio.timeout(10):
+        await session.wait_lost()
+    assert session.lost
+    await store.close()
+
+
 async def test_more_callers_than_there_is_room_for(tmp_path: Path) -> None:
     settings = SqliteSettings(jobs_max=4, group_max=3)
     store = await SqliteStore.open(tmp_path / "m.db", SystemClock(), settings)
