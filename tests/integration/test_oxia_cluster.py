@@ -157,6 +157,28 @@ async def test_every_kind_of_call_ends_in_time_when_all_nodes_hang(world: World)
         node.thaw()
 
 
+async def test_a_confirmed_read_does_not_believe_a_deposed_leader(world: World) -> None:
+    store, key = world.stores[0], LOGS[0].key("1")
+    await put_one(store, key, b"old")
+    deposed = leader_of(world.cluster, key.home)
+    deposed.freeze()
+    async with asyncio.timeout(60):
+        while not isinstance((await store.put([Put(key, b"new", ANY)]))[0], Stored):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    deposed.thaw()
+    # This client knows only the node that slept, and so the map of yesterday, in which that node leads.
+    fooled = await OxiaStore.open(replace(OxiaSettings.from_url(world.cluster.url), addresses=(deposed.address,)))
+    try:
+        for _ in range(20):
+            there = await fooled.get(key, confirmed=True)
+            assert there is not None
+            assert there.value == b"new"
+            scanned = await fooled.scan(LOGS[0], confirmed=True)
+            assert [record.value for record in scanned.records] == [b"new"]
+    finally:
+        await fooled.close()
+
+
 async def test_an_ephemeral_record_outlives_the_leader(world: World) -> None:
     store, other = world.stores
     session = await store.session(4_000)

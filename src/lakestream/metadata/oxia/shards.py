@@ -190,7 +190,8 @@ class Shards:
             return
         self._map = fresh
         self._homes.clear()
-        self._known.extend(dict.fromkeys(leader for leader in fresh.leaders() if leader not in self._known))
+        # The one that we hear this from stays first, as the stream's loop expects.
+        self._known = deque(dict.fromkeys([self._known[0], *self._settings.addresses, *fresh.leaders()]))
         now = asyncio.get_running_loop().time()
         for tie in list(self._ties):
             if fresh.leader_of(tie.shard) not in ("", tie.address):

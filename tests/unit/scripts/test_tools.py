@@ -1,0 +1,95 @@
+"""`make tools` with compilers that only pretend: what is built when, where it lands, and what a failure says."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "tools.py"
+PROGRAMS = ["azurite-blob", "oxia", "toxiproxy-server", "versitygw"]
+
+GO = """#!/bin/sh
+case "$1 $2" in
+  "version "*) echo go version go1.99.0 linux/amd64 ;;
+  "install "*) echo "$2" >> "$BUILT"; sleep 0.1; name=${2##*/}; echo built > "$GOBIN/${name%@*}" ;;
+  "mod init") ;;
+  "mod download") echo "{\\"Dir\\": \\"$MODULE\\"}" ;;
+  "build -o") echo oxia >> "$BUILT"; cp server/leader_controller.go "$3" ;;
+  *) exit 2 ;;
+esac
+"""
+NODE = "#!/bin/sh\necho v99.1.0\n"
+NPM = '#!/bin/sh\necho "$1" >> "$BUILT"\n'
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine with our compilers on it and a fresh home."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in {"go": GO, "node": NODE, "npm": NPM}.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    source = tmp_path / "module" / "server" / "leader_controller.go"
+    source.parent.mkdir(parents=True)
+    old = [
+        line[1:] for line in (SCRIPT.parent / "oxia-wal-order.patch").read_text().splitlines(True)[3:] if line[0] != "+"
+    ]
+    source.write_text("\n" * 801 + "".join(old))
+    return {
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(tmp_path / "home"),
+        "LAKESTREAM_CACHE": str(tmp_path / "cache with a blank"),
+        "MODULE": str(tmp_path / "module"),
+        "BUILT": str(tmp_path / "built"),
+    }
+
+
+def start(machine: dict[str, str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT)], env=machine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def run(machine: dict[str, str]) -> tuple[int, str, str]:
+    with start(machine) as process:
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_everything_is_built_once_also_by_two_runs_at_once(machine: dict[str, str]) -> None:
+    with start(machine) as one, start(machine) as two:
+        for process in (one, two):
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0, err
+            assert out.count("ready") == len(PROGRAMS)
+    offered = Path(machine["LAKESTREAM_CACHE"]) / "bin"
+    assert sorted(path.name for path in offered.iterdir()) == PROGRAMS
+    assert all(path.resolve().exists() for path in offered.iterdir())
+    assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(PROGRAMS)
+    assert "defer lc.Unlock()" in (offered / "oxia").read_text()
+    code, out, _ = run(machine)
+    assert (code, out.count("\n")) == (0, 1)
+    assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(PROGRAMS)
+
+
+def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_done(machine: dict[str, str]) -> None:
+    go = Path(machine["PATH"].split(os.pathsep)[0]) / "go"
+    go.write_text(GO.replace('"install "*)', '"install "*) echo no space left >&2; exit 7 ;; "never "*)'))
+    code, _, err = run(machine)
+    assert code == 1
+    assert err.count("\n") == 1
+    log = Path(err.split("; see ")[1].strip())
+    assert "no space left" in log.read_text()
+    assert list((Path(machine["LAKESTREAM_CACHE"]) / "tools").iterdir()) == []
+    go.write_text(GO)
+    assert run(machine)[0] == 0
+
+
+def test_a_patch_that_does_not_fit_is_a_failure(machine: dict[str, str]) -> None:
+    (Path(machine["MODULE"]) / "server" / "leader_controller.go").write_text("something else\n")
+    code, _, err = run(machine)
+    assert code == 1
+    assert "oxia 0.14.0 failed" in err
