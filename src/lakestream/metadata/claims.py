@@ -113,7 +113,7 @@ class Claims:
             ]
         )
         return [
-            Claimed(answer.created_ms, _number(answer.guard)) if isinstance(answer, Created) else answer
+            Claimed(answer.created_ms, _floor(answer.guard)) if isinstance(answer, Created) else answer
             for answer in answers
         ]
 
@@ -135,7 +135,7 @@ class Claims:
             guard=keys.floor_key(partition),
             confirmed=confirmed,
         )
-        return Chain([_dated(record) for record in scanned.records], _number(scanned.guard))
+        return Chain([_dated(record) for record in scanned.records], _floor(scanned.guard))
 
     async def holding(self, partition: PartitionId, offset: int) -> Dated | None:
         """The last claim that starts at or before `offset`. It counts only if the floor allows its start."""
@@ -150,7 +150,8 @@ class Claims:
         await self._store.delete_range(keys.claims_folder(partition), keys.claim_name(0), keys.claim_name(offset))
 
     async def floor(self, partition: PartitionId) -> int | None:
-        return _number(await self._store.get(keys.floor_key(partition), confirmed=True))
+        """None: the log is gone."""
+        return _floor(await self._store.get(keys.floor_key(partition), confirmed=True))
 
     async def raise_floor(self, partition: PartitionId, offset: int) -> None:
         """Forward only. Raises Missing where the log is gone."""
@@ -201,6 +202,12 @@ class Claims:
             except Conflict:
                 continue  # somebody else raised it: look how far
             return
+
+
+def _floor(record: Record | None) -> int | None:
+    """A log that is being deleted is gone already, for all who append and read."""
+    floor = _number(record)
+    return None if floor == END_OF_TIME else floor
 
 
 def _number(record: Record | None) -> int | None:

@@ -176,8 +176,8 @@ class Claimer:
             return []
         try:
             return await self._claims.create(claims)
-        except Unavailable as error:
-            return [error] * len(claims)
+        except LakestreamError as error:
+            return [error if isinstance(error, Unavailable) else uncertain(str(error))] * len(claims)
 
     def settle(self, view: View, draft: Draft, created_ms: int | None) -> None:
         """Answer the producers of an extent: its claim, if there is one, was made at `created_ms`."""
@@ -240,7 +240,24 @@ class Claimer:
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.critical("log.claimer_broken", exc_info=error)
+            self._let_go(error)
+
+    def _let_go(self, error: BaseException) -> None:
+        """A bug in here must not leave producers waiting: tell all of them, and begin anew from the store."""
+        lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            self._views.forget(lane.partition)
+            for extent in lane.queue:
+                lane.fail(extent, uncertain(repr(error)), self._numbers_given())
+                extent.on_settled(extent)
+            lane.queue.clear()
 
 
 def counts(claim: Claim, answer: Claimed) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from lakestream.data.log import rules
 from lakestream.data.log.fold import Fold
@@ -83,7 +83,7 @@ class Views:
     async def get(self, partition: PartitionId) -> View:
         view = self._views.get(partition)
         if view is None:
-            await self._looks.look(partition, lambda: self._open(partition))
+            await self._looks.look(("open", partition), lambda: self._open(partition))
             view = self._views.get(partition)
             if view is None:
                 raise Missing(f"log {partition} is gone: its topic was deleted")
@@ -94,7 +94,7 @@ class Views:
         if confirmed:
             await self._catch_up(view, confirmed=True)
         else:
-            await self._looks.look(view.partition, lambda: self._catch_up(view, confirmed=False))
+            await self._looks.look(("refresh", view.partition), lambda: self._catch_up(view, confirmed=False))
 
     def learn(self, view: View, claims: Sequence[Dated]) -> None:
         if view.learn(claims):
@@ -204,32 +204,35 @@ class Views:
         )
 
 
+_Look: TypeAlias = tuple[str, PartitionId]
+
+
 class _Looks:
-    """At most one look at the store per log is under way; those who come meanwhile share the next one. Joining the one
+    """At most one look of a kind at a log is under way; those who come meanwhile share the next one. Joining the one
     under way would not do: it may have read before what they must see was written."""
 
     def __init__(self) -> None:
-        self._running: dict[PartitionId, asyncio.Task[None]] = {}
-        self._waiting: dict[PartitionId, asyncio.Task[None]] = {}
+        self._running: dict[_Look, asyncio.Task[None]] = {}
+        self._waiting: dict[_Look, asyncio.Task[None]] = {}
 
-    async def look(self, partition: PartitionId, how: Callable[[], Coroutine[None, None, None]]) -> None:
-        task = self._waiting.get(partition)
+    async def look(self, what: _Look, how: Callable[[], Coroutine[None, None, None]]) -> None:
+        task = self._waiting.get(what)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._run(partition, how), name="log.look")
+            task = asyncio.get_running_loop().create_task(self._run(what, how), name="log.look")
             task.add_done_callback(_retrieved)
-            self._waiting[partition] = task
+            self._waiting[what] = task
         await asyncio.shield(task)
 
-    async def _run(self, partition: PartitionId, how: Callable[[], Coroutine[None, None, None]]) -> None:
-        before = self._running.get(partition)
+    async def _run(self, what: _Look, how: Callable[[], Coroutine[None, None, None]]) -> None:
+        before = self._running.get(what)
         if before is not None:
             await asyncio.wait([before])
-        task = self._running[partition] = self._waiting.pop(partition)
+        task = self._running[what] = self._waiting.pop(what)
         try:
             await how()
         finally:
-            if self._running.get(partition) is task:
-                del self._running[partition]
+            if self._running.get(what) is task:
+                del self._running[what]
 
     async def close(self) -> None:
         self.kill()
