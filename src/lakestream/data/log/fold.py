@@ -123,7 +123,7 @@ def advanced(producer: Producer | None, batch: BatchInfo, offset_start: int, app
 def _after_marker(producer: Producer | None, marker: BatchInfo, appended_ms: int) -> Producer:
     if producer is None:
         return Producer(marker.epoch, -1, (), appended_ms, transaction_ended=marker.transaction)
-    if not _ends(producer, marker):
+    if not _ends(producer, marker) and not _ends_nothing_here(producer, marker):
         return msgspec.structs.replace(producer, appended_ms=appended_ms)
     bumped = marker.epoch > producer.epoch
     return Producer(
@@ -139,6 +139,11 @@ def _ends(producer: Producer, marker: BatchInfo) -> bool:
     """A marker of another transaction than the open one has no effect: a coordinator that wakes up late can never end
     half of the next one."""
     return producer.in_transaction and producer.transaction == marker.transaction
+
+
+def _ends_nothing_here(producer: Producer, marker: BatchInfo) -> bool:
+    """The transaction ended before a batch of it came: one that still comes is too late."""
+    return not producer.in_transaction and marker.transaction > producer.transaction_ended
 
 
 class Fold:
