@@ -250,6 +250,8 @@ async def start_oxia_standalone(folder: Path, shards: int) -> OxiaServer:
 class OxiaNode:
     address: str
     process: Process
+    inner: Proxy | None = None
+    """The way that the cluster takes to it, where the cluster was given a network. Clients come in by `address`."""
 
     def kill(self) -> None:
         """SIGKILL, as a crash does it."""
@@ -294,9 +296,14 @@ class OxiaCluster:
 
 
 @asynccontextmanager
-async def oxia_cluster(folder: Path, nodes: int = 3, shards: int = 4) -> AsyncIterator[OxiaCluster]:
-    """A coordinator and `nodes` servers, each shard on all of them."""
-    members = [_oxia_node(folder / f"n{number}") for number in range(1, nodes + 1)]
+async def oxia_cluster(
+    folder: Path, nodes: int = 3, shards: int = 4, network: Toxiproxy | None = None
+) -> AsyncIterator[OxiaCluster]:
+    """A coordinator and `nodes` servers, each shard on all of them.
+
+    With a `network`, one node can be cut off from the coordinator and the other nodes while its clients still reach it.
+    """
+    members = [await _oxia_node(folder / f"n{number}", network) for number in range(1, nodes + 1)]
     status = folder / "status.json"
     config = folder / "cluster.yaml"
     ports = ["-i", f"127.0.0.1:{free_port()}", "-m", f"127.0.0.1:{free_port()}"]
@@ -321,12 +328,14 @@ async def oxia_cluster(folder: Path, nodes: int = 3, shards: int = 4) -> AsyncIt
             node.kill()
 
 
-def _oxia_node(folder: Path) -> tuple[OxiaNode, dict[str, str]]:
+async def _oxia_node(folder: Path, network: Toxiproxy | None) -> tuple[OxiaNode, dict[str, str]]:
     """A server that is not started yet, and its entry in the cluster's configuration."""
     public, internal, metrics = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    inner = await network.proxy(internal) if network else None
     where = ["--data-dir", str(folder / "db"), "--wal-dir", str(folder / "wal")]
     process = Process("oxia", ["server", "-p", public, "-i", internal, "-m", metrics, *where], folder / "oxia.log")
-    return OxiaNode(public, process), {"name": folder.name, "public": public, "internal": internal}
+    seen_as = f"127.0.0.1:{inner.port}" if inner else internal
+    return OxiaNode(public, process, inner), {"name": folder.name, "public": public, "internal": seen_as}
 
 
 def _write_cluster(path: Path, servers: list[dict[str, str]], nodes: int, shards: int) -> None:
