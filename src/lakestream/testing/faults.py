@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
+from lakestream.clock import Clock
+from lakestream.data.wal.segments import SegmentInfo
 from lakestream.errors import Conflict, LakestreamError, Missing, Unavailable, Uncertain
 from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.metadata.store import (
@@ -33,6 +35,7 @@ from lakestream.metadata.store import (
 )
 from lakestream.model import Buffer, Span
 from lakestream.storage.object_store import Body, ObjectInfo, ObjectStore
+from lakestream.testing.memory_segments import MemoryDisk, MemorySegment, MemorySegments
 from lakestream.testing.simulation import Machine, SimLoop
 
 T = TypeVar("T")
@@ -115,6 +118,27 @@ class Line:
             return await answer  # never
         self.loop.after(there_s, self._arrive, _Call(what, effect, writes, fate, back_s), answer)
         return await answer
+
+    async def halt(self, what: str, *, refuses: bool = True) -> None:
+        """A step of the machine itself: it may be slow, refused, or the last for a while, or for ever."""
+        if not self.machine.alive:
+            raise Unavailable(f"{self._name}: this machine is dead")
+        fate = self._draw()
+        if Fate.LOST_THERE <= fate <= Fate.LATE or (fate is Fate.REFUSED and not refuses):
+            fate = Fate.ARRIVES
+        if fate is Fate.ARRIVES:
+            return
+        self._note(what, fate)
+        if fate is Fate.SLOW:
+            await asyncio.sleep(sum(self._delays(fate)))
+        elif fate is Fate.REFUSED:
+            raise self.unavailable(what)
+        elif fate in (Fate.STALL_BEFORE, Fate.STALL_AFTER):
+            self._stall()
+            await asyncio.sleep(0)
+        else:
+            self.loop.after(self.delay() if fate is Fate.KILL_MEANWHILE else 0.0, self.machine.kill)
+            await asyncio.sleep(0 if fate is Fate.KILL_MEANWHILE else 1.0)
 
     def draw_items(self, count: int) -> list[Fate]:
         """For calls that carry many items: what becomes of each one, besides what becomes of the call."""
@@ -420,3 +444,65 @@ class FaultyObjects:
 
     async def _call(self, what: str, work: Callable[[], Coroutine[Any, Any, T]], *, writes: bool) -> T:
         return await self._line.cross(what, lambda: at_once(work()), writes=writes)
+
+
+class FaultySegments:
+    """The disk as one machine sees it. A disk loses no call, but it may be slow or refuse, and its machine may stall or
+    die before and after each one; what dies in the middle of an append leaves a torn one behind."""
+
+    def __init__(self, disk: MemoryDisk, clock: Clock, line: Line) -> None:
+        # Modification times are the disk's own, so its clock is not the machine's.
+        self._files = MemorySegments(disk, clock, line.loop.luck, (0.0002, 0.01))
+        self._line = line
+        line.machine.on_death.append(self._files.crash)
+
+    async def create(self, name: str) -> "FaultySegment":
+        await self._line.halt(f"create {name}")
+        file = await self._files.create(name)
+        await self._line.halt(f"created {name}")
+        return FaultySegment(file, self._line)
+
+    async def read(self, name: str, spans: Sequence[Span]) -> list[Buffer]:
+        await self._line.halt(f"read {name}")
+        return await self._files.read(name, spans)
+
+    async def size(self, name: str) -> int:
+        await self._line.halt(f"size {name}")
+        return await self._files.size(name)
+
+    async def walk(self) -> list[SegmentInfo]:
+        await self._line.halt("walk")
+        return await self._files.walk()
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await self._line.halt(f"delete {' '.join(names)}")
+        await self._files.delete(names)
+
+    async def close(self) -> None:
+        await self._files.close()
+
+
+class FaultySegment:
+    def __init__(self, file: MemorySegment, line: Line) -> None:
+        self._file = file
+        self._line = line
+
+    @property
+    def name(self) -> str:
+        return self._file.name
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    @property
+    def broken(self) -> bool:
+        return self._file.broken
+
+    async def append(self, buffers: Sequence[Buffer]) -> None:
+        await self._line.halt(f"append {self.name}")
+        await self._file.append(buffers)
+        await self._line.halt(f"appended {self.name}", refuses=False)
+
+    async def close(self) -> None:
+        await self._file.close()

@@ -69,6 +69,8 @@ class Machine:
         self.alive = True
         self.lag = 0.0
         """Seconds by which its clocks are behind, from the pauses in which they stood still."""
+        self.stalled_s = 0.0
+        """All its pauses together."""
         self.on_death: list[Callable[[], object]] = []
         self._loop = loop
         self._paused_until = 0.0
@@ -116,8 +118,10 @@ class Machine:
             return
         if with_clocks and not self.paused:
             self._frozen = True
+        longer = until - max(self._paused_until, self._loop.now)
+        self.stalled_s += longer
         if self._frozen:
-            self.lag += until - max(self._paused_until, self._loop.now)
+            self.lag += longer
         self._paused_until = until
         self._loop.after(seconds, self._resume)
 
@@ -203,6 +207,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Machine | None]] = []
         self._timers_made = 0
         self._burying = False
+        self._tasks_made: list[asyncio.Task[Any]] = []
         self._world_context = contextvars.Context()
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
@@ -216,6 +221,12 @@ class SimLoop(asyncio.BaseEventLoop):
         timer = asyncio.TimerHandle(self.now + seconds, do, args, self, self._world_context)
         self.wind(timer, None)
         return timer
+
+    def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
+        # Held until the end: asyncio keeps only weak references, and those that a dead machine has are cut.
+        task = super().create_task(coro, **options)
+        self._tasks_made.append(task)
+        return task
 
     # What asyncio calls
 
@@ -316,7 +327,7 @@ class SimLoop(asyncio.BaseEventLoop):
             # From here on its callbacks run as the world's: the dead finish dying.
             self._world.extend(machine.ready)
             machine.ready = self._world
-        rest = [task for task in asyncio.all_tasks(self) if not task.done()]
+        rest = [task for task in self._tasks_made if not task.done()]
         for task in rest:
             task.cancel()
         if rest:

@@ -1,0 +1,67 @@
+"""`make sim SEEDS=n` runs many seeds, `make sim SEED=k` runs one and prints what happened in it."""
+
+import argparse
+import logging
+import sys
+import traceback
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+from scenarios import Outcome, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this one and print its history")
+    parser.add_argument("--seeds", type=int, default=200, help="run so many")
+    parser.add_argument("--start", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    logging.disable()  # what goes wrong here goes wrong on purpose
+    if options.seed is not None:
+        return _one(options.seed)
+    return _many(range(options.start, options.start + options.seeds), options.jobs)
+
+
+def _one(seed: int) -> int:
+    outcome = run(seed, trace=True)
+    print("\n".join(outcome.lines))
+    print(_summary([outcome]))
+    if outcome.violation is None:
+        print(f"seed {seed} ({outcome.mood}): all holds, digest {outcome.digest}")
+        return 0
+    print(f"seed {seed} ({outcome.mood}): {outcome.violation}")
+    if outcome.violation.__cause__ is not None:
+        traceback.print_exception(outcome.violation.__cause__)
+    return 1
+
+
+def _many(seeds: range, jobs: int) -> int:
+    outcomes: list[Outcome] = []
+    failed: list[Outcome] = []
+    with ProcessPoolExecutor(jobs) as pool:
+        for outcome in pool.map(run, seeds, chunksize=10):
+            outcomes.append(outcome)
+            if outcome.violation is not None:
+                failed.append(outcome)
+                print(f"seed {outcome.seed} ({outcome.mood}): {outcome.violation}\n    make sim SEED={outcome.seed}")
+            if len(outcomes) % 500 == 0:
+                print(f"  {len(outcomes)} runs, {len(failed)} failed", flush=True)
+    print(_summary(outcomes))
+    print(f"{len(outcomes)} runs, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def _summary(outcomes: list[Outcome]) -> str:
+    tally: Counter[str] = sum((outcome.tally for outcome in outcomes), Counter())
+    moods = Counter(outcome.mood for outcome in outcomes)
+    hours = sum(outcome.virtual_s for outcome in outcomes) / 3600
+    lines = [f"  {name:34} {count:9}" for name, count in sorted(tally.items())]
+    lines.append(
+        f"  {hours:.0f} virtual hours; " + ", ".join(f"{name} {count}" for name, count in sorted(moods.items()))
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""One run of the simulation: a mood drawn from the seed, clients and disturbances, then healing, then the checks."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+from checkers import check_all
+from pipeline import Pipeline
+from producers import IdempotentProducer, PlainProducer, TransactionalProducer
+from readers import Reader
+from witness import Violation
+from world import Host, Mood, World
+
+from lakestream.errors import LakestreamError
+from lakestream.metadata.claims import Claims
+from lakestream.model import PartitionId
+from lakestream.testing.faults import Weather, spread
+from lakestream.testing.simulation import SimLoop
+
+HOUR = 3600.0
+ACTIVE_S_MAX = 10 * HOUR
+HEALED_S_MAX = 13 * HOUR
+"""Producers must be done then: nothing is wrong any more, and who slept has woken up."""
+
+LOSSY = Weather(slow=0.1, refused=0.03, lost_there=0.03, lost_back=0.05, late=0.02, event_lost=0.3, event_doubled=0.2)
+ZOMBIES = Weather(slow=0.05, lost_back=0.01, stall=0.02)
+CRASHES = Weather(slow=0.05, lost_back=0.01, kill=0.012, event_lost=0.1, watch_broken=0.05)
+LATE = Weather(slow=0.1, lost_there=0.02, lost_back=0.04, late=0.08, late_s_max=1 * HOUR)
+STORM = Weather(
+    slow=0.08, refused=0.02, lost_there=0.02, lost_back=0.04, late=0.03, stall=0.01, kill=0.006, event_lost=0.3
+)
+
+MOODS = (
+    Mood(name="calm"),
+    Mood(name="lossy", weather=LOSSY),
+    Mood(name="zombies", weather=ZOMBIES, move_s_max=300.0),
+    Mood(name="crashes", weather=CRASHES, move_s_max=300.0),
+    Mood(name="late", weather=LATE, move_s_max=60.0, think_s_max=60.0),
+    Mood(name="trims", weather=ZOMBIES, partitions=1, move_s_max=20.0, think_s_max=60.0, pipelines=2),
+    Mood(name="deposed", weather=replace(LOSSY, late=0.005), depositions=8, think_s_max=120.0, move_s_max=120.0),
+    Mood(name="storm", weather=STORM, depositions=3, pipelines=2, move_s_max=200.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    seed: int
+    mood: str
+    digest: str
+    tally: Counter[str]
+    virtual_s: float
+    steps: int
+    violation: Violation | None
+    """The first one."""
+    lines: list[str]
+
+
+def mood_of(luck: random.Random) -> Mood:
+    mood = luck.choice(MOODS)
+    return replace(
+        mood,
+        brokers=luck.choice((2, 3, 3, 4)),
+        partitions=luck.choice((1, 1, 2, 3)),
+        deletes_topic=luck.random() < 0.1,
+        switches_profile=luck.random() < 0.25,
+        latency=luck.choice((0.0, 0.3, 1.0)),
+        damages=luck.choice((0, 0, 0, 2)),
+        disk_fails=luck.random() < 0.1,
+    )
+
+
+def run(seed: int, *, mood: Mood | None = None, trace: bool = False) -> Outcome:
+    loop = SimLoop(seed)
+    if trace:
+        loop.trace.lines = []
+    chosen = mood or mood_of(loop.luck)
+    world = World(loop, chosen)
+    violation: Violation | None = None
+    try:
+        loop.run_until_complete(_play(world))
+    except AssertionError as error:
+        violation = error if isinstance(error, Violation) else Violation(type(error).__name__, str(error))
+    except Exception as error:
+        violation = Violation("no surprise", repr(error))
+        violation.__cause__ = error
+    finally:
+        failures = list(loop.failures)
+        loop.bury()
+        loop.close()
+    if world.witness.violations:
+        violation = world.witness.violations[0]
+    elif failures and violation is None:
+        violation = Violation(
+            "no task fails unheard", f"{failures[0].get('message')}: {failures[0].get('exception')!r}"
+        )
+        violation.__cause__ = failures[0].get("exception")
+    digest, lines = loop.trace.digest(), loop.trace.lines or []
+    return Outcome(seed, chosen.name, digest, world.tally, loop.now, loop.steps, violation, lines)
+
+
+async def _play(world: World) -> None:
+    loop, mood, luck = world.loop, world.mood, world.luck
+    for topic in range(max(1, mood.partitions // 2)):
+        await _make_topic(world, f"t{topic}", range(topic, mood.partitions, max(1, mood.partitions // 2)))
+    for place in range(mood.brokers):
+        world.start(world.brokers, place, "broker", Host.start)
+    for place in range(mood.pipelines):
+        world.start(world.pipelines, place, "pipeline", lambda host: Pipeline(world, host).run())
+    producers = [loop.create_task(work) for work in _producers(world)]
+    others = [loop.create_task(work) for work in (*_readers(world), *_troubles(world))]
+    await asyncio.wait(producers, timeout=spread(luck, 60.0, ACTIVE_S_MAX))
+    world.heal()
+    done, late = await asyncio.wait([*producers, *others], timeout=HEALED_S_MAX)
+    for task in done:
+        task.result()
+    if late:
+        world.witness.accuse("every client gets through", f"{len(late)} do not end in a calm world")
+        return
+    world.quiet = True
+    await check_all(world)
+
+
+async def _make_topic(world: World, topic_id: str, numbers: range) -> None:
+    claims = Claims(world.server.client())
+    for number in numbers:
+        partition = PartitionId(topic_id, number)
+        await claims.make_log(partition)
+        world.witness.log(partition)
+        world.partitions.append(partition)
+    if world.luck.random() < world.mood.latency:
+        world.latency_topics.add(topic_id)
+
+
+def _producers(world: World) -> list[Coroutine[Any, Any, None]]:
+    mood = world.mood
+    partitions = [world.partitions[i % len(world.partitions)] for i in range(mood.plain + mood.idempotent)]
+    clients = [PlainProducer(world, f"p{i}", partitions[i]).run() for i in range(mood.plain)]
+    clients += [
+        IdempotentProducer(world, f"i{i}", partitions[mood.plain + i], 100 + i).run() for i in range(mood.idempotent)
+    ]
+    clients += [TransactionalProducer(world, f"x{i}", 200 + i).run() for i in range(mood.transactional)]
+    return clients
+
+
+def _readers(world: World) -> list[Coroutine[Any, Any, None]]:
+    return [Reader(world).run() for _ in range(world.mood.readers)]
+
+
+# ── troubles of the world, besides those of each call ────────────────────────────────────────────────────────────────
+
+
+def _troubles(world: World) -> list[Coroutine[Any, Any, None]]:
+    mood = world.mood
+    troubles = []
+    if mood.depositions:
+        troubles.append(_depose(world))
+    if mood.switches_profile:
+        troubles.append(_switch_profiles(world))
+    if mood.deletes_topic:
+        troubles.append(_delete_topic(world))
+    if mood.damages:
+        troubles.append(_damage(world))
+    if mood.disk_fails:
+        troubles.append(_fail_disk(world))
+    return troubles
+
+
+async def _depose(world: World) -> None:
+    for _ in range(world.mood.depositions):
+        await asyncio.sleep(spread(world.luck, 0.5, world.mood.think_s_max))
+        if world.healed:
+            return
+        world.depose()
+
+
+async def _switch_profiles(world: World) -> None:
+    for _ in range(5):
+        await asyncio.sleep(spread(world.luck, 0.1, world.mood.think_s_max))
+        world.latency_topics ^= {world.any_partition().topic_id}
+
+
+async def _delete_topic(world: World) -> None:
+    """Somebody deletes a topic and makes another one in its place. Clients hear of it when they next ask."""
+    await asyncio.sleep(spread(world.luck, 10.0, world.mood.think_s_max * 5))
+    topic_id = world.partitions[0].topic_id
+    dying = [partition for partition in world.partitions if partition.topic_id == topic_id]
+    world.partitions = [partition for partition in world.partitions if partition.topic_id != topic_id]
+    await _make_topic(world, topic_id + "-again", range(len(dying)))
+    world.tally["topics deleted"] += 1
+    for partition in dying:
+        buried = False
+        while not buried:
+            host = world.any_broker()
+            try:
+                await host.ask(lambda _, host=host, partition=partition: host.claims.bury_log(partition))  # type: ignore[misc]
+                buried = True
+            except LakestreamError:
+                await asyncio.sleep(1.0)
+
+
+async def _damage(world: World) -> None:
+    """A bit of a claimed object flips; later the object is restored from a backup."""
+    for _ in range(world.mood.damages):
+        await asyncio.sleep(spread(world.luck, 1.0, world.mood.think_s_max))
+        claimed = {name for log in world.witness.logs.values() if not log.gone for name in log.needed}
+        names = sorted(claimed & set(world.objects._objects))
+        if world.healed or not names:
+            return
+        name = world.luck.choice(names)
+        body, modified_ms = world.objects._objects[name]
+        place = world.luck.randrange(len(body))
+        bad = bytearray(body)
+        bad[place] ^= 1 << world.luck.randrange(8)
+        world.damaged[name] = body
+        world.objects._objects[name] = (bytes(bad), modified_ms)
+        world.tally["objects damaged"] += 1
+        await asyncio.sleep(spread(world.luck, 10.0, world.mood.think_s_max))
+        if name in world.objects._objects:
+            world.objects._objects[name] = (body, modified_ms)
+
+
+async def _fail_disk(world: World) -> None:
+    await asyncio.sleep(spread(world.luck, 0.1, world.mood.think_s_max))
+    world.disk.syncs_fail = not world.healed
+    world.tally["disk failures"] += 1
+    await asyncio.sleep(spread(world.luck, 0.1, 100.0))
+    world.disk.syncs_fail = False

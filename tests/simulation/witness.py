@@ -1,0 +1,294 @@
+"""The witness: sees every change of the stores at the instant it takes effect, and knows the one true log.
+
+What no broker can know it knows, because it stands where order is decided. A claim counts if, when it was created, the
+floor was not above it; then it must begin exactly where the log ended. From such claims, and from the bytes that they
+named at that instant, the witness builds what every reader must see. What contradicts the rules is a `Violation`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lakestream.batch import RecordBatch
+from lakestream.clock import Clock
+from lakestream.data.log.fold import Fold
+from lakestream.errors import Conflict, Missing
+from lakestream.metadata import keys
+from lakestream.metadata.claims import END_OF_TIME, NO_PRODUCER, BatchInfo, Claim, Kind, Medium
+from lakestream.metadata.memory import MemoryServer
+from lakestream.metadata.store import Put, Stored
+from lakestream.model import PartitionId
+from lakestream.storage.memory import MemoryStore
+from lakestream.testing.batches import records_of
+from lakestream.testing.memory_segments import MemoryDisk
+from lakestream.testing.simulation import SimLoop
+
+STALE_AFTER_MS = 3 * 60 * 60 * 1000
+"""Spelled again on purpose: the witness must not share the rules that it watches."""
+
+_decode_claim = msgspec.msgpack.Decoder(Claim).decode
+
+
+class Violation(AssertionError):
+    """A rule of the log was broken. `rule` is its short name."""
+
+    def __init__(self, rule: str, story: str) -> None:
+        super().__init__(rule, story)
+        self.rule = rule
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
+
+
+class TrueRecord(NamedTuple):
+    value: bytes | None
+    kind: Kind
+    producer_id: int
+    transaction: int
+
+
+@dataclass(slots=True)
+class _Producer:
+    epoch: int
+    sequence_last: int
+
+
+@dataclass(slots=True)
+class TrueLog:
+    """One partition as it really is."""
+
+    end: int = 0
+    floor: int = 0
+    table_end: int = 0
+    fold_end: int = 0
+    gone: bool = False
+    borders: set[int] = field(default_factory=lambda: {0})
+    records: dict[int, TrueRecord] = field(default_factory=dict)
+    producers: dict[int, _Producer] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)
+    """Producer → the newest transaction that has a marker."""
+    needed: dict[str, int] = field(default_factory=dict)
+    """Object or segment → the highest offset end of a claim that counts and lies in it."""
+    claims: dict[int, Claim] = field(default_factory=dict)
+    """The ones that count, by start."""
+
+
+class Witness:
+    def __init__(self, loop: SimLoop, tally: Counter[str]) -> None:
+        self.violations: list[Violation] = []
+        self.logs: dict[PartitionId, TrueLog] = {}
+        self.tally = tally
+        self.objects: MemoryStore | None = None
+        self.disk: MemoryDisk | None = None
+        self._loop = loop
+        self._stored: dict[bytes, tuple[PartitionId, int]] = {}
+
+    def accuse(self, rule: str, story: str) -> None:
+        self._loop.trace.note(self._loop.now, "VIOLATION", rule, story)
+        self.violations.append(Violation(rule, f"{story} (at {self._loop.now:.3f} s)"))
+
+    def log(self, partition: PartitionId) -> TrueLog:
+        return self.logs.setdefault(partition, TrueLog())
+
+    # ── metadata ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, path: str, value: bytes, created_ms: int, is_new: bool) -> None:
+        parts = path.split("/")
+        if parts[1] not in ("log", "fold", "table_end"):
+            return
+        partition = PartitionId(parts[2], int(parts[3]))
+        log = self.log(partition)
+        if parts[1] == "fold":
+            self._fold_saved(partition, log, value)
+        elif parts[1] == "table_end":
+            self._table_end_moved(partition, log, int(value))
+        elif parts[4] == keys.FLOOR_NAME:
+            self._floor_moved(partition, log, int(value))
+        else:
+            claim = _decode_claim(value)
+            if not is_new:
+                self.accuse("claim is created only", f"claim {path} was written over by {claim.writer}")
+            self._claim_made(partition, log, claim, created_ms)
+
+    def _fold_saved(self, partition: PartitionId, log: TrueLog, body: bytes) -> None:
+        if log.gone:
+            return  # nobody will read it
+        fold = Fold.decode(body, str(partition))
+        if fold.offset_end < log.fold_end:
+            self.accuse("fold moves forward", f"fold of {partition} went from {log.fold_end} to {fold.offset_end}")
+        if fold.offset_end > log.end or fold.offset_end not in log.borders:
+            self.accuse("fold is of the log", f"fold of {partition} ends at {fold.offset_end}, the log at {log.end}")
+        log.fold_end = max(log.fold_end, fold.offset_end)
+        self.tally["folds saved"] += 1
+
+    def _table_end_moved(self, partition: PartitionId, log: TrueLog, offset: int) -> None:
+        if offset < log.table_end:
+            self.accuse("table end moves forward", f"table end of {partition} went from {log.table_end} to {offset}")
+        log.table_end = offset
+
+    def _floor_moved(self, partition: PartitionId, log: TrueLog, floor: int) -> None:
+        if floor < log.floor:
+            self.accuse("floor moves forward", f"floor of {partition} went from {log.floor} to {floor}")
+        log.floor = floor
+        if floor == END_OF_TIME:
+            log.gone = True
+            return
+        bound = min(log.table_end, log.fold_end)
+        if floor > bound:
+            self.accuse(
+                "only what is moved and folded is trimmed",
+                f"floor of {partition} was raised to {floor}; table end {log.table_end}, fold {log.fold_end}",
+            )
+        if floor not in log.borders:
+            self.accuse("trim at a border", f"floor of {partition} was raised to {floor}, inside a claim")
+        self.tally["trims"] += floor > 0
+
+    def _claim_made(self, partition: PartitionId, log: TrueLog, claim: Claim, created_ms: int) -> None:
+        if log.gone or claim.offset_start < log.floor:
+            self.tally["void claims"] += 1
+            return
+        where = f"claim of {partition} at {claim.offset_start} by {claim.writer} ({claim.claim_id})"
+        if claim.offset_start != log.end:
+            self.accuse("one chain", f"{where} was made, but the log ends at {log.end} and its floor is {log.floor}")
+            return
+        count = sum(batch.record_count for batch in claim.batches)
+        if not claim.batches or claim.offset_end != claim.offset_start + count:
+            self.accuse("a claim is its batches", f"{where} ends at {claim.offset_end} and holds {count} records")
+        log.end = claim.offset_end
+        log.borders.add(claim.offset_end)
+        if created_ms - claim.stored_ms > STALE_AFTER_MS:
+            self.tally["stale claims"] += 1
+            return
+        self.tally["claims"] += 1
+        log.claims[claim.offset_start] = claim
+        log.needed[claim.name] = max(log.needed.get(claim.name, 0), claim.offset_end)
+        self._batches_claimed(partition, log, claim, where)
+
+    def _batches_claimed(self, partition: PartitionId, log: TrueLog, claim: Claim, where: str) -> None:
+        body = self._bytes_of(claim)
+        if body is None:
+            self.accuse("no claim points at a missing object", f"{where}: {claim.name} is not there")
+            return
+        offset = claim.offset_start
+        for batch in claim.batches:
+            data = body[batch.byte_start : batch.byte_end]
+            if batch.kind >= Kind.COMMIT:
+                log.records[offset] = TrueRecord(None, batch.kind, batch.producer_id, batch.transaction)
+                self._marker_claimed(log, batch)
+            else:
+                values = [record.value for record in records_of(RecordBatch(data))]
+                for number, value in enumerate(values):
+                    assert value is not None, "every record of the simulation has a value"
+                    log.records[offset + number] = TrueRecord(value, batch.kind, batch.producer_id, batch.transaction)
+                    self._stored_once(partition, offset + number, value)
+                self._sequence_claimed(log, batch, where)
+            offset += batch.record_count
+
+    def _stored_once(self, partition: PartitionId, offset: int, value: bytes) -> None:
+        before = self._stored.setdefault(value, (partition, offset))
+        if before != (partition, offset):
+            self.accuse("stored once", f"record {value!r} is at {before[0]}:{before[1]} and at {partition}:{offset}")
+
+    def _sequence_claimed(self, log: TrueLog, batch: BatchInfo, where: str) -> None:
+        if batch.producer_id == NO_PRODUCER:
+            return
+        known = log.producers.get(batch.producer_id)
+        who = f"{where}: producer {batch.producer_id} epoch {batch.epoch} sequence {batch.sequence_first}"
+        if known is not None and batch.epoch < known.epoch:
+            self.accuse("epochs move forward", f"{who} after epoch {known.epoch}")
+        expected = known.sequence_last + 1 if known is not None and known.epoch == batch.epoch else 0
+        if batch.sequence_first != expected:
+            self.accuse("sequences follow", f"{who}; {expected} is next")
+        if batch.kind is Kind.TRANSACTIONAL and batch.transaction <= log.ended.get(batch.producer_id, -1):
+            self.accuse("a batch joins only its open transaction", f"{who} transaction {batch.transaction} has ended")
+        log.producers[batch.producer_id] = _Producer(batch.epoch, batch.sequence_last)
+
+    def _marker_claimed(self, log: TrueLog, batch: BatchInfo) -> None:
+        log.ended[batch.producer_id] = max(log.ended.get(batch.producer_id, -1), batch.transaction)
+        known = log.producers.get(batch.producer_id)
+        if known is not None and batch.epoch > known.epoch:
+            log.producers[batch.producer_id] = _Producer(batch.epoch, -1)
+
+    def _bytes_of(self, claim: Claim) -> bytes | None:
+        if claim.medium is Medium.OBJECT:
+            assert self.objects is not None
+            found = self.objects._objects.get(claim.name)
+            return found[0] if found else None
+        assert self.disk is not None
+        file = self.disk.files.get(claim.name)
+        return bytes(file.data) if file else None
+
+    def deleted(self, path: str) -> None:
+        parts = path.split("/")
+        if len(parts) != 5 or parts[1] != "log":
+            return
+        partition = PartitionId(parts[2], int(parts[3]))
+        log = self.log(partition)
+        if parts[4] == keys.FLOOR_NAME or log.gone:
+            return
+        claim = log.claims.get(int(parts[4]))
+        if claim is not None and claim.offset_end > log.floor:
+            self.accuse("claims above the floor stay", f"{path} was deleted; the floor is {log.floor}")
+
+    # ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def removed(self, name: str) -> None:
+        """An object or segment is deleted."""
+        for partition, log in self.logs.items():
+            if not log.gone and log.needed.get(name, 0) > log.table_end:
+                self.accuse(
+                    "no swept object was referenced",
+                    f"{name} was deleted; it holds {partition} up to {log.needed[name]}, the table {log.table_end}",
+                )
+        self.tally["objects swept"] += 1
+
+
+class WitnessedServer(MemoryServer):
+    def __init__(self, clock: Clock, witness: Witness) -> None:
+        super().__init__(clock)
+        self._witness = witness
+
+    def put(self, put: Put) -> Stored | Conflict | Missing:
+        is_new = self.get(put.key.path) is None
+        answer = super().put(put)
+        if isinstance(answer, Stored):
+            self._witness.put(put.key.path, put.value, answer.created_ms, is_new)
+        return answer
+
+    def delete(self, path: str) -> None:
+        self._witness.deleted(path)
+        super().delete(path)
+
+
+class WitnessedObjects(MemoryStore):
+    def __init__(self, clock: Clock, witness: Witness) -> None:
+        super().__init__(clock)
+        self._witness = witness
+        witness.objects = self
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            if key in self._objects:
+                self._witness.removed(key)
+        await super().delete(keys)
+
+
+class WitnessedDisk(MemoryDisk):
+    def __init__(self, witness: Witness) -> None:
+        super().__init__()
+        self.files = _WitnessedFiles(witness)
+        witness.disk = self
+
+
+class _WitnessedFiles(dict[str, Any]):
+    def __init__(self, witness: Witness) -> None:
+        super().__init__()
+        self._witness = witness
+
+    def pop(self, name: str, default: Any = None) -> Any:
+        if name in self:
+            self._witness.removed(name)
+        return super().pop(name, default)

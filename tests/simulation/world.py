@@ -1,0 +1,216 @@
+"""The simulated world: brokers on machines of their own, and the stores that they share.
+
+A broker that dies is replaced by a new one on a new machine. Clients live outside of all machines and reach a broker by
+`ask`, as over a network: the broker may stall or die meanwhile, or the client gives up first.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from table import ModelTable, TableOverLine
+from witness import TrueRecord, Witness, WitnessedDisk, WitnessedObjects, WitnessedServer
+
+from lakestream.clock import SeededIds
+from lakestream.data.log.log import Log
+from lakestream.data.log.sweeper import Sweeper
+from lakestream.errors import Unavailable, Uncertain
+from lakestream.metadata.claims import Claims, Kind
+from lakestream.model import PartitionId
+from lakestream.settings import LogSettings, Profile, WalSettings
+from lakestream.testing.faults import CALM, FaultyMetadata, FaultyObjects, FaultySegments, Line, Weather, spread
+from lakestream.testing.simulation import Died, SimClock, SimLoop
+
+T = TypeVar("T")
+
+REQUEST_S = 60.0
+"""How long a client waits for an answer."""
+
+WORK_S_MAX = 120.0
+"""No request may take a broker longer than this, by its own clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mood:
+    """What a run is like; drawn from its seed."""
+
+    name: str
+    weather: Weather = CALM
+    brokers: int = 3
+    partitions: int = 2
+    plain: int = 1
+    idempotent: int = 2
+    transactional: int = 1
+    readers: int = 2
+    pipelines: int = 1
+    batches: int = 6
+    """That each producer sends."""
+    think_s_max: float = 600.0
+    """Between two sends."""
+    move_s_max: float = 900.0
+    """Between two runs of a pipeline."""
+    depositions: int = 0
+    deletes_topic: bool = False
+    switches_profile: bool = False
+    latency: float = 0.3
+    """Chance that a topic has the latency profile."""
+    damages: int = 0
+    disk_fails: bool = False
+
+
+class Host:
+    """One machine with its lines to the stores: a broker or a pipeline."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        loop = world.loop
+        self.name = name
+        self.machine = loop.machine(name)
+        self.clock = SimClock(loop, self.machine, skew_ms=loop.luck.randint(-20_000, 20_000))
+        kinds = ("metadata", "objects", "disk", "table")
+        self.lines = [Line(loop, self.machine, kind, world.weather, world.tally) for kind in kinds]
+        self.metadata = FaultyMetadata(world.server, self.lines[0])
+        self.objects = FaultyObjects(world.objects, self.lines[1])
+        self.segments = FaultySegments(world.disk, world.clock, self.lines[2])
+        self.table = TableOverLine(world.table, self.lines[3])
+        self.claims = Claims(self.metadata)
+        self.log = Log(
+            self.metadata,
+            self.objects,
+            self.segments,
+            world.settings,
+            self.clock,
+            SeededIds(loop.luck),
+            profile_of=world.profile_of,
+            history=self.table,
+        )
+        self.sweeper = Sweeper(
+            self.metadata, self.objects, self.segments, read_grace_ms=world.settings.wal.read_grace_ms
+        )
+        self.started = False
+        self._world = world
+
+    def set_weather(self, weather: Weather) -> None:
+        for line in self.lines:
+            line.weather = weather
+
+    async def start(self) -> None:
+        """Until it works: stores that cannot be reached at first are tried again."""
+        while not self.started:
+            try:
+                await self.log.start()
+                self.started = True
+            except Unavailable:
+                await asyncio.sleep(1.0)
+                self.clock.set_right()
+
+    async def ask(self, work: Callable[[Log], Coroutine[Any, Any, T]], seconds: float = REQUEST_S) -> T:
+        """A client's request. Unavailable, Uncertain: as a client sees a broker that is gone or does not answer."""
+        if not self.started or not self.machine.alive:
+            await asyncio.sleep(0.1)
+            raise Unavailable(f"{self.name} is not there")
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.machine.call(self._bounded(work(self.log)))
+        except TimeoutError:
+            self._world.tally["requests without an answer"] += 1
+            raise Uncertain(f"{self.name} did not answer in {seconds} s") from None
+        except Died as error:
+            raise Uncertain(f"{self.name} died") from error
+
+    async def _bounded(self, work: Coroutine[Any, Any, T]) -> T:
+        """On the broker: every request ends in time, apart from the time in which the machine stood still."""
+        loop = self._world.loop
+        began, stalled = loop.now, self.machine.stalled_s
+        try:
+            return await work
+        finally:
+            took = loop.now - began - (self.machine.stalled_s - stalled)
+            if self.machine.alive and took > WORK_S_MAX:
+                self._world.witness.accuse("every wait ends", f"a request to {self.name} took {took:.0f} s")
+
+
+class World:
+    def __init__(self, loop: SimLoop, mood: Mood) -> None:
+        self.loop = loop
+        self.luck = luck = loop.luck
+        self.mood = mood
+        self.weather = mood.weather
+        self.tally: Counter[str] = Counter()
+        self.clock = SimClock(loop)
+        self.witness = Witness(loop, self.tally)
+        self.server = WitnessedServer(self.clock, self.witness)
+        self.objects = WitnessedObjects(self.clock, self.witness)
+        self.disk = WitnessedDisk(self.witness)
+        self.table = ModelTable()
+        self.settings = LogSettings(
+            fold_every_claims=luck.choice((2, 3, 5, 1000)),
+            tail_claims_max=luck.choice((1, 2, 8)),
+            cache_bytes_max=luck.choice((200, 2_000, 1_000_000)),
+            wal=WalSettings(buffer_bytes_max=luck.choice((600, 5_000, 1_000_000))),
+        )
+        self.latency_topics: set[str] = set()
+        self.partitions: list[PartitionId] = []
+        self.brokers: list[Host] = []
+        self.pipelines: list[Host] = []
+        self.damaged: dict[str, bytes] = {}
+        """Objects whose bytes were changed, with what they were."""
+        self.outcomes: dict[int, dict[int, bool]] = {}
+        """Producer → transaction → whether it was committed, as its coordinator decided."""
+        self.deposed_until = 0.0
+        self.healed = False
+        self.quiet = False
+        """The clients are done."""
+        self._births = 0
+
+    def profile_of(self, partition: PartitionId) -> Profile:
+        return Profile.LATENCY if partition.topic_id in self.latency_topics else Profile.COST
+
+    # ── brokers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(
+        self, hosts: list[Host], place: int, role: str, then: Callable[[Host], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Put a new machine at that place; when it dies another one comes."""
+        self._births += 1
+        host = Host(self, f"{role}-{self._births}")
+        hosts[place : place + 1] = [host]
+        host.machine.on_death.append(lambda: self._replace(hosts, place, role, then))
+        host.machine.spawn(then(host))
+
+    def _replace(
+        self, hosts: list[Host], place: int, role: str, then: Callable[[Host], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.tally[f"{role}s killed"] += 1
+        self.loop.after(spread(self.luck, 0.1, 120.0), self.start, hosts, place, role, then)
+
+    def any_broker(self) -> Host:
+        return self.luck.choice(self.brokers)
+
+    def any_partition(self) -> PartitionId:
+        return self.luck.choice(self.partitions)
+
+    def is_committed(self, record: TrueRecord) -> bool:
+        return record.kind is Kind.PLAIN or self.outcomes[record.producer_id].get(record.transaction, False)
+
+    # ── what happens to them ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def depose(self) -> None:
+        """The metadata store's leader is deposed; some machines do not know it for a while."""
+        seconds = spread(self.luck, 1.0, 7200.0)
+        snapshot = self.server.snapshot()
+        self.tally["depositions"] += 1
+        self.deposed_until = max(self.deposed_until, self.loop.now + seconds)
+        for host in (*self.brokers, *self.pipelines):
+            if self.luck.random() < 0.6:
+                host.metadata.depose(snapshot, seconds)
+
+    def heal(self) -> None:
+        """From here on nothing new goes wrong; what is late still arrives, and who is stalled still wakes up."""
+        self.healed = True
+        self.weather = CALM
+        self.disk.syncs_fail = False
+        for host in (*self.brokers, *self.pipelines):
+            host.set_weather(CALM)
+            host.clock.set_right()
