@@ -116,8 +116,9 @@ def acked(version: pb.Version, address: str) -> Acked:
     return Acked(Stored(version.version_id, version.created_timestamp), version.modified_timestamp, address)
 
 
-def uncertain(path: str) -> Uncertain:
-    return Uncertain(f"{path}: the answer was lost and it may have taken effect: look before you try again")
+def uncertain(path: str, why: CallFailed | None = None) -> Uncertain:
+    cause = f" ({why})" if why else ""
+    return Uncertain(f"{path}: the answer was lost and it may have taken effect{cause}: look before you try again")
 
 
 def _conflict(path: str) -> Conflict:
@@ -213,7 +214,7 @@ class Writer:
 
     def _given_up(self, op: WriteOp, failure: CallFailed) -> Answer:
         if op.in_doubt:
-            return uncertain(op.request.key)
+            return uncertain(op.request.key, failure)
         error = for_caller(self._where, failure)
         return error if isinstance(error, Unavailable) else Unavailable(str(error))
 
@@ -225,7 +226,7 @@ class Writer:
             return {}
         for op in ops:
             op.in_doubt = True
-        return {op: uncertain(op.request.key) for op in ops if isinstance(op, DeleteOp) and not op.repeatable}
+        return {op: uncertain(op.request.key, failure) for op in ops if isinstance(op, DeleteOp) and not op.repeatable}
 
     async def _try(self, ops: list[WriteOp]) -> dict[WriteOp, Answer]:
         timeout_s = self._timeout_s(ops)
@@ -244,8 +245,8 @@ class Writer:
         gets = [pb.GetRequest(key=op.request.key) for op in ops]
         try:
             there = await self._nodes[address].read(self._shard, gets, self._settings.request_timeout_ms / 1000)
-        except CallFailed:
-            return {op: uncertain(op.request.key) for op in ops}
+        except CallFailed as failure:
+            return {op: uncertain(op.request.key, failure) for op in ops}
         return {op: resolved(op, record, address) for op, record in zip(ops, there, strict=True)}
 
     def _request(self, ops: list[WriteOp], *, probe: bool) -> pb.WriteRequest:
