@@ -4,8 +4,11 @@ One call here is one request, never repeated by obstore itself: only then does a
 somebody else has the key, and only then does the retry budget hold.
 """
 
+import atexit
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -26,6 +29,8 @@ _PAGE_SIZE = 1000
 _DELETE_SIZE = 250  # one request holds 1000 keys on S3, 256 on Azure
 _AT_ONCE_MAX = 8
 
+_EXIT_WAIT_S = 0.1
+
 T = TypeVar("T")
 
 
@@ -43,8 +48,17 @@ def no_retries() -> "RetryConfig":
     return {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 
 
+@cache
+def wait_at_exit() -> None:
+    """A worker thread of obstore still needs the interpreter for a moment after its call was answered. When the
+    interpreter ends in that moment the process aborts (an open issue of its async bridge, PyO3/pyo3-async-runtimes 40):
+    seen in up to a third of the runs that ended right after a call. Exit handlers run before that, so one can wait."""
+    atexit.register(time.sleep, _EXIT_WAIT_S)
+
+
 class RemoteStore:
     def __init__(self, store: "S3Store | GCSStore | AzureStore", name: str) -> None:
+        wait_at_exit()
         self._store = store
         self._name = name
 
