@@ -166,6 +166,9 @@ class Claims:
         stored = await put_one(self._store, keys.fold_key(partition), body, ABSENT if version is None else version)
         return stored.version
 
+    async def delete_fold(self, partition: PartitionId) -> None:
+        await self._store.delete(keys.fold_key(partition))
+
     async def table_end(self, partition: PartitionId) -> int:
         return _number(await self._store.get(keys.table_end_key(partition))) or 0
 
@@ -186,7 +189,7 @@ class Claims:
         except Missing:
             return
         await self.drop_below(partition, END_OF_TIME)
-        await self._store.delete(keys.fold_key(partition))
+        await self.delete_fold(partition)
         await self._store.delete(keys.table_end_key(partition))
         await self._store.delete(keys.floor_key(partition))
 

@@ -70,6 +70,13 @@ class Lane:
         while len(self.failures) > FAILED_PRODUCERS_MAX:
             del self.failures[next(iter(self.failures))]
 
+    def fail_plain(self, extent: Extent, error: LakestreamError) -> None:
+        """Tell those of whom it cannot be known whether they are in the log: only a sequence would show it."""
+        for item in extent.items:
+            if not item.batch.has_producer:
+                answer(item, error)
+        extent.items = [item for item in extent.items if item.batch.has_producer]
+
     def failure_of(self, item: Placed) -> LakestreamError | None:
         failure = self.failures.get(item.batch.producer_id)
         if failure is None or item.number <= failure.after_number:

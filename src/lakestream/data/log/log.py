@@ -118,7 +118,7 @@ class Log:
 
     async def start(self) -> None:
         await self._skew.measure()
-        await self._skew.check()
+        self._skew.check()
         self._following = asyncio.get_running_loop().create_task(self._feed.run(), name="log.feed")
 
     async def close(self) -> None:
@@ -140,6 +140,7 @@ class Log:
         self._claimer.kill()
         self._views.kill()
         self._reader.kill()
+        self._skew.kill()
         if self._following is not None:
             self._following.cancel()
 
@@ -151,7 +152,7 @@ class Log:
         OutOfOrder, Fenced, Rejected: the batch may not follow what its producer wrote before. Missing: the log is gone.
         Unavailable: it is not stored. Uncertain: it may be; an idempotent producer may send it again without harm.
         """
-        await self._skew.check()
+        self._skew.check()
         return await self._routes.place(partition, batch, transaction)
 
     async def _store_again(self, extent: Extent) -> None:

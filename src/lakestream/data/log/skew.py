@@ -5,11 +5,13 @@ Every answer of the store that carries its time is held against the moments befo
 outside of both by more than a minute is the clock's fault, however long the answer took.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from lakestream.clock import CLOCK_SKEW_MS_MAX, Clock
-from lakestream.errors import Unavailable
+from lakestream.errors import LakestreamError, Unavailable
 
 RECHECK_AFTER_MS: Final = 5_000
 
@@ -20,6 +22,7 @@ class SkewGuard:
         self._store_now_ms = store_now_ms
         self._skew_ms = 0
         self._measured_ms = 0
+        self._measuring: asyncio.Task[None] | None = None
 
     def observe(self, before_ms: int, store_ms: int) -> None:
         """The store said `store_ms` to a request that was made at `before_ms` and is answered now."""
@@ -34,15 +37,26 @@ class SkewGuard:
         before_ms = self._clock.now_ms()
         self.observe(before_ms, await self._store_now_ms())
 
-    async def check(self) -> None:
-        """Raise Unavailable while the clock is wrong, looking again from time to time."""
+    def check(self) -> None:
+        """Raise Unavailable while the clock is wrong. It never waits, or batches of one producer could overtake one
+        another here: whether the clock was set right is found out beside."""
         if abs(self._skew_ms) <= CLOCK_SKEW_MS_MAX:
             return
-        if abs(self._clock.now_ms() - self._measured_ms) >= RECHECK_AFTER_MS:
-            await self.measure()
-        if abs(self._skew_ms) > CLOCK_SKEW_MS_MAX:
-            way = "ahead of" if self._skew_ms > 0 else "behind"
-            raise Unavailable(
-                f"this machine's clock is {abs(self._skew_ms) // 1000} s {way} the metadata store's;"
-                f" set it right (NTP): a broker may be at most {CLOCK_SKEW_MS_MAX // 1000} s off"
-            )
+        if self._measuring is None and abs(self._clock.now_ms() - self._measured_ms) >= RECHECK_AFTER_MS:
+            self._measuring = asyncio.get_running_loop().create_task(self._measure_again(), name="log.skew")
+        way = "ahead of" if self._skew_ms > 0 else "behind"
+        raise Unavailable(
+            f"this machine's clock is {abs(self._skew_ms) // 1000} s {way} the metadata store's;"
+            f" set it right (NTP): a broker may be at most {CLOCK_SKEW_MS_MAX // 1000} s off"
+        )
+
+    def kill(self) -> None:
+        if self._measuring is not None:
+            self._measuring.cancel()
+
+    async def _measure_again(self) -> None:
+        try:
+            with contextlib.suppress(LakestreamError):  # the next check tries again
+                await self.measure()
+        finally:
+            self._measuring = None

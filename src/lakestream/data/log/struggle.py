@@ -78,6 +78,8 @@ class _Struggle:
         self._tried = tried
         """The claim whose fate is not known yet."""
         self._answer = answer
+        self._in_doubt = isinstance(answer, Unavailable)
+        """A create of that claim got no clear answer: it may have taken effect at any time since."""
         self._error: Unavailable | None = None
         """The newest trouble with a store, if the last step met one."""
 
@@ -103,10 +105,11 @@ class _Struggle:
         if draft.claim is None:
             self._claimer.settle(view, draft, None)
             return True
-        self._tried, self._answer = draft, None  # from here on, until its fate is known, it may have taken effect
+        self._tried, self._answer = draft, None
+        in_doubt, self._in_doubt = self._in_doubt, True  # if this is cut short, it may take effect all the same
         (self._answer,) = await self._claimer.create([(self._lane.partition, draft.claim)])
-        if isinstance(self._answer, Unavailable):
-            self._error = self._answer
+        self._in_doubt = in_doubt or isinstance(self._answer, Unavailable)
+        self._error = self._answer if isinstance(self._answer, Unavailable) else None
         return False
 
     async def _settled(self, view: View, tried: Draft) -> bool:
@@ -115,7 +118,7 @@ class _Struggle:
         fate, created_ms = await self._fate(view, tried.claim)
         if fate is Fate.ABSENT:
             return False
-        self._tried = None
+        in_doubt, self._in_doubt, self._tried = self._in_doubt, False, None
         if fate is Fate.MADE and not rules.is_stale(tried.claim, created_ms):
             self._claimer.settle(view, tried, created_ms)
             return True
@@ -123,6 +126,10 @@ class _Struggle:
             # Too late, or below the floor. The bytes may have been claimed, moved and swept by now, or be taken for an
             # orphan soon, so they are stored again: an extent is never claimed twice.
             self._extent.location = None
+            if fate is Fate.PASSED and in_doubt:
+                self._lane.fail_plain(self._extent, uncertain("its claim was lost, and the log trimmed since"))
+            if not self._extent.items:
+                return True
             await self._views.refresh(view, confirmed=True)
         return False
 

@@ -141,10 +141,12 @@ class Views:
         """Store the fold as it is now, unless a newer one is stored. It only moves forward."""
         while rules.saves_fold(view.offset_end, view.fold_offset):
             view.fold.forget_aborted_below(view.floor)
-            offset, body = view.offset_end, view.fold.encode()
+            offset, body, first = view.offset_end, view.fold.encode(), view.fold_version is None
             try:
                 view.fold_version = await self._claims.save_fold(view.partition, body, view.fold_version)
                 view.fold_offset = offset
+                if first and await self._claims.floor(view.partition) is None:
+                    await self._claims.delete_fold(view.partition)  # the topic was deleted just before
             except Conflict:
                 if not await self._adopt_fold(view):
                     return

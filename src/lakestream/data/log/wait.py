@@ -26,7 +26,7 @@ class Waiters:
     """Who waits for which log to grow beyond which offset."""
 
     def __init__(self) -> None:
-        self._waiting: dict[PartitionId, set[asyncio.Event]] = {}
+        self._waiting: dict[PartitionId, dict[asyncio.Event, None]] = {}  # dicts, not sets: woken in order of arrival
 
     def __contains__(self, partition: PartitionId) -> bool:
         return partition in self._waiting
@@ -41,12 +41,12 @@ class Waiters:
     @contextlib.contextmanager
     def joined(self, partition: PartitionId) -> Iterator[asyncio.Event]:
         event = asyncio.Event()
-        self._waiting.setdefault(partition, set()).add(event)
+        self._waiting.setdefault(partition, {})[event] = None
         try:
             yield event
         finally:
             waiting = self._waiting[partition]
-            waiting.discard(event)
+            del waiting[event]
             if not waiting:
                 del self._waiting[partition]
 
@@ -68,11 +68,12 @@ class Feed:
                 log.warning("log.feed_broken error=%s", error)
             await asyncio.sleep(FEED_RETRY_MS / 1000)
 
-    def _changed(self, changes: Changes) -> set[PartitionId]:
+    def _changed(self, changes: Changes) -> list[PartitionId]:
         """Logs that changed beyond what we know of them. Our own claims come back here too, and are known."""
         if changes.everything:
-            return set(self._waiters)
-        return {partition for path in changes.paths if (partition := self._news(path)) is not None}
+            return list(self._waiters)
+        news = (self._news(path) for path in sorted(changes.paths))
+        return list(dict.fromkeys(partition for partition in news if partition is not None))
 
     def _news(self, path: str) -> PartitionId | None:
         partition = keys.partition_of(path)
@@ -82,10 +83,9 @@ class Feed:
         offset = keys.offset_of(path)
         return partition if view is None or offset is None or offset >= view.offset_end else None
 
-    async def _look(self, partitions: set[PartitionId]) -> None:
-        waiting = iter(partitions)
-        while some := [partition for partition, _ in zip(waiting, range(LOOKS_MAX), strict=False)]:
-            await asyncio.gather(*(self._refresh(partition) for partition in some))
+    async def _look(self, partitions: list[PartitionId]) -> None:
+        for start in range(0, len(partitions), LOOKS_MAX):
+            await asyncio.gather(*(self._refresh(partition) for partition in partitions[start : start + LOOKS_MAX]))
 
     async def _refresh(self, partition: PartitionId) -> None:
         try:
