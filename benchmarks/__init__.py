@@ -1,0 +1,1 @@
+"""How fast, against what: each benchmark measures us beside a bare peer in the same run."""

@@ -1,0 +1,54 @@
+"""`python -m benchmarks.log [--quick] [--only NAME]`: each benchmark in a process of its own, then one table."""
+
+import argparse
+import asyncio
+import importlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.log.report import Row, page, report, table, write
+from benchmarks.log.stage import set_up
+
+NAMES = ("append-disk", "append-s3", "reads", "claims", "partitions", "memory", "opening", "latency")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.log", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter runs; nothing to cite")
+    parser.add_argument("--only", choices=NAMES, help="run one of them and print it; results are not written")
+    parser.add_argument("--rows-to", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.only:
+        rows = asyncio.run(_run(options.only, options.quick))
+        if options.rows_to:
+            options.rows_to.write_bytes(msgspec.json.encode(rows))
+        else:
+            print("\n".join(table(rows)))
+        return 0
+    found = report([row for name in NAMES for row in _in_own_process(name, options.quick)], options.quick)
+    write(found)
+    print(page(found))
+    return 0
+
+
+async def _run(name: str, quick: bool) -> list[Row]:
+    benchmark = importlib.import_module(f"benchmarks.log.{name.replace('-', '_')}")
+    with set_up(quick) as stage:
+        rows: list[Row] = await benchmark.run(stage)
+        return rows
+
+
+def _in_own_process(name: str, quick: bool) -> list[Row]:
+    print(f"{name} …", file=sys.stderr, flush=True)
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, "-m", "benchmarks.log", "--only", name, "--rows-to", file.name]
+        subprocess.run([*command, *(["--quick"] if quick else [])], check=True)
+        return msgspec.json.decode(Path(file.name).read_bytes(), type=list[Row])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""How long one append takes at a modest rate, from the call to the answer."""
+
+import asyncio
+import time
+
+from benchmarks.log import load
+from benchmarks.log.measure import measured, percentile
+from benchmarks.log.report import Row, row
+from benchmarks.log.stage import Stage, log_on_disk, make_logs
+from lakestream.batch import RecordBatch
+from lakestream.data.log.log import Log
+from lakestream.model import KiB, PartitionId
+
+PARTITIONS = 16
+
+
+async def run(stage: Stage) -> list[Row]:
+    rows = []
+    for rate in (200, 2_000):
+        seconds = 2 if stage.quick else 10
+        took_ms: list[float] = []
+
+        async def one(log: Log, partition: PartitionId, data: bytes, took_ms: list[float] = took_ms) -> None:
+            start_s = time.perf_counter()
+            await log.append(partition, RecordBatch.parse(data))
+            took_ms.append((time.perf_counter() - start_s) * 1e3)
+
+        async with log_on_disk(stage.fresh()) as (log, _, metadata):
+            partitions = await make_logs(metadata, PARTITIONS)
+            work = load.many(PARTITIONS, rate * seconds // PARTITIONS + 1, KiB, records=1)
+            await load.produce(log, {partition: theirs[:1] for partition, theirs in zip(partitions, work, strict=True)})
+            with measured() as cost:
+                async with asyncio.TaskGroup() as tasks:
+                    next_s = time.perf_counter()
+                    for turn in range(1, len(work[0])):
+                        for partition, theirs in zip(partitions, work, strict=True):
+                            tasks.create_task(one(log, partition, theirs[turn]))
+                            next_s += 1 / rate
+                            await asyncio.sleep(max(0.0, next_s - time.perf_counter()))
+        took_ms.sort()
+        rows.append(
+            row(
+                "latency",
+                f"append to answer, 1 KiB batches at {rate:,}/s, latency profile",
+                percentile(took_ms, 0.5),
+                "ms p50",
+                quiet=cost.is_quiet,
+                note=f"p99 {percentile(took_ms, 0.99):.1f}, worst {took_ms[-1]:.1f} ms;"
+                f" {cost.cpu_s / cost.seconds:.2f} cores",
+            )
+        )
+    return rows

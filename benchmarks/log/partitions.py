@@ -1,0 +1,71 @@
+"""What a batch of 1 KiB costs when 1, 100 or 5,000 partitions are written at the same time."""
+
+from benchmarks.log import load
+from benchmarks.log.measure import Run, alone, measured, median
+from benchmarks.log.report import Row, row
+from benchmarks.log.stage import Stage, bucket, log_on_bucket, log_on_disk, make_logs
+from lakestream.data.log.log import Log
+from lakestream.metadata.store import MetadataStore
+from lakestream.model import KiB
+
+COUNTS = (1, 100, 5_000)
+
+
+async def run(stage: Stage) -> list[Row]:
+    rows = []
+    total = 20_000 if stage.quick else 50_000
+    on_disk: dict[int, tuple[list[Run], bool]] = {}
+    on_bucket: dict[int, tuple[list[Run], bool]] = {}
+    async with bucket(stage.fresh()) as where:
+        for count in COUNTS:
+            work = load.many(count, 1 + max(1, total // count), KiB, records=1)
+
+            async def disk(work: list[list[bytes]] = work) -> Run:
+                async with log_on_disk(stage.fresh()) as (log, _, metadata):
+                    return await _appended(log, metadata, work)
+
+            async def objects(work: list[list[bytes]] = work) -> Run:
+                async with log_on_bucket(stage.fresh(), where) as (log, metadata):
+                    return await _appended(log, metadata, work)
+
+            on_disk[count] = await alone(disk, stage.times)
+            if count > 1:
+                on_bucket[count] = await alone(objects, min(3, stage.times))
+    for profile, found in (("latency profile, SQLite", on_disk), ("cost profile, S3 and SQLite", on_bucket)):
+        for count, (runs, quiet) in found.items():
+            rate = median(runs, lambda run: run.per_s)
+            rows.append(
+                row(
+                    "partitions",
+                    f"append 1 KiB batches to {count:,} partitions, {profile}",
+                    _cpu_us(runs),
+                    "µs CPU/batch",
+                    quiet=quiet,
+                    note=f"{rate:,.0f} batches/s",
+                )
+            )
+        growth = _cpu_us(found[5_000][0]) / _cpu_us(found[100][0])
+        rows.append(
+            row(
+                "partitions",
+                f"the same, 5,000 partitions to 100, {profile}",
+                growth,
+                "times",
+                at_most=1.5,
+                quiet=found[5_000][1] and found[100][1],
+            )
+        )
+    return rows
+
+
+async def _appended(log: Log, metadata: MetadataStore, work: list[list[bytes]]) -> Run:
+    """The first batch of each partition opens its log, and is not counted."""
+    partitions = await make_logs(metadata, len(work))
+    await load.produce(log, {partition: theirs[:1] for partition, theirs in zip(partitions, work, strict=True)})
+    with measured() as cost:
+        await load.produce(log, {partition: theirs[1:] for partition, theirs in zip(partitions, work, strict=True)})
+    return Run(sum(map(len, work)) - len(work), cost)
+
+
+def _cpu_us(runs: list[Run]) -> float:
+    return median(runs, lambda run: run.cost.cpu_s / run.amount * 1e6)

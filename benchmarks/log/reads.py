@@ -1,0 +1,194 @@
+"""Reads: of the tail from memory, and cold ones from disk and S3 against bare gets of the same ranges."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import obstore
+
+from benchmarks.log import load
+from benchmarks.log.measure import Pairs, Run, alone, evict, in_turns, measured, median
+from benchmarks.log.noted import Gets, turn
+from benchmarks.log.report import Row, row
+from benchmarks.log.stage import Stage, bucket, log_on_bucket, log_on_disk, make_logs
+from lakestream.data.log.log import Log
+from lakestream.data.wal.segments import READ_THREADS
+from lakestream.model import KiB, MiB, PartitionId, Span
+from lakestream.storage.ranges import plan_reads
+
+READERS = 8
+SLICE = MiB
+BATCH = 64 * KiB
+
+
+async def run(stage: Stage) -> list[Row]:
+    return [
+        *await _tail(stage, BATCH, SLICE, "1 MiB of 64 KiB batches a read"),
+        *await _tail(stage, KiB, KiB, "one batch of 1 KiB a read"),
+        *await _cold_disk(stage),
+        *await _cold_s3(stage),
+    ]
+
+
+async def _tail(stage: Stage, size: int, slice_size: int, what: str) -> list[Row]:
+    """Readers that follow the end, whose records are still in memory."""
+    count, rounds, reads = 64, 40, 0
+    async with log_on_disk(stage.fresh()) as (log, _, metadata):
+        partitions = await make_logs(metadata, READERS)
+        work = load.many(READERS, count, size, records=max(1, size // KiB))
+        await load.produce(log, dict(zip(partitions, work, strict=True)))
+
+        async def again() -> Run:
+            nonlocal reads
+            with measured() as cost:
+                reads = sum([await _read_all(log, one, slice_size) for _ in range(rounds) for one in partitions])
+            return Run(rounds * READERS * count * size, cost)
+
+        runs, quiet = await alone(again, stage.times)
+    cpu_us = median(runs, lambda run: run.cost.cpu_s) / reads * 1e6
+    return [
+        row(
+            "reads",
+            f"tail read from memory, {what}",
+            median(runs, lambda run: run.per_s / 1e6),
+            "MB/s",
+            quiet=quiet,
+            note=f"{cpu_us:.0f} µs CPU a read",
+        )
+    ]
+
+
+async def _cold_disk(stage: Stage) -> list[Row]:
+    folder = stage.fresh()
+    async with log_on_disk(folder) as (log, _, metadata):
+        partitions = await _fill(stage, log, await make_logs(metadata, 64))
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Log, Gets]]:
+        evict(folder)
+        async with log_on_disk(folder) as (log, segments, _):
+            yield log, segments.gets
+
+    with ThreadPoolExecutor(READ_THREADS) as threads:
+
+        async def get(name: str, spans: Sequence[Span]) -> int:
+            return await asyncio.get_running_loop().run_in_executor(threads, _pread, folder / "segments" / name, spans)
+
+        pairs = await _cold(stage, partitions, opened, get, evict_peer=lambda: evict(folder))
+    return [_cold_row(pairs, "cold read from local disk", "bare pread in threads")]
+
+
+async def _cold_s3(stage: Stage) -> list[Row]:
+    async with bucket(stage.fresh()) as where:
+        folder = stage.fresh()
+        async with log_on_bucket(folder, where) as (log, metadata):
+            partitions = await _fill(stage, log, await make_logs(metadata, 64))
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[tuple[Log, Gets]]:
+            evict(where.root)
+            where.noted.gets = Gets()
+            async with log_on_bucket(folder, where) as (log, _):
+                yield log, where.noted.gets
+
+        async def get(name: str, spans: Sequence[Span]) -> int:
+            reads = [read.span for read in plan_reads(spans)]
+            bodies = await asyncio.gather(
+                *(obstore.get_range_async(where.bare, name, start=span.start, end=span.end) for span in reads)
+            )
+            return sum(map(len, bodies))
+
+        pairs = await _cold(stage, partitions, opened, get, evict_peer=lambda: evict(where.root))
+    return [_cold_row(pairs, "cold read from S3", "bare ranged gets")]
+
+
+async def _cold(
+    stage: Stage,
+    partitions: Sequence[PartitionId],
+    opened: Callable[[], AbstractAsyncContextManager[tuple[Log, Gets]]],
+    get: Callable[[str, Sequence[Span]], Awaitable[int]],
+    evict_peer: Callable[[], None],
+) -> Pairs:
+    """Readers side by side, each through its share of the logs; then the peer asks for the very same ranges, as many at
+    once and in the same order."""
+    noted = Gets()
+
+    async def ours() -> Run:
+        nonlocal noted
+        async with opened() as (log, noted):
+            shares = [partitions[first::READERS] for first in range(READERS)]
+            with measured() as cost:
+                sizes = await asyncio.gather(*(_read_share(log, who, share) for who, share in enumerate(shares)))
+        return Run(sum(sizes), cost)
+
+    async def bare() -> Run:
+        async def one(reader: int) -> int:
+            size = 0
+            for asked in noted.of_reader(reader):
+                size += sum(await asyncio.gather(*(get(name, spans) for name, spans in asked)))
+            return size
+
+        evict_peer()
+        with measured() as cost:
+            sizes = await asyncio.gather(*(one(reader) for reader in range(READERS)))
+        return Run(sum(sizes), cost)
+
+    return await in_turns(ours, bare, stage.times)
+
+
+def _cold_row(pairs: Pairs, what: str, peer_is: str) -> Row:
+    return row(
+        "reads",
+        what,
+        median(pairs.ours, lambda run: run.per_s / 1e6),
+        "MB/s",
+        peer=median(pairs.peers, lambda run: run.per_s / 1e6),
+        peer_is=peer_is,
+        ratio=pairs.ratio,
+        at_least=0.7,
+        quiet=pairs.quiet,
+        note=f"{READERS} readers, 1 MiB a read, checksums verified, page cache empty;"
+        f" CPU {median(pairs.ours, lambda run: run.cpu_s_per_gb):.2f} against"
+        f" {median(pairs.peers, lambda run: run.cpu_s_per_gb):.2f} s/GB",
+    )
+
+
+async def _fill(stage: Stage, log: Log, partitions: list[PartitionId]) -> list[PartitionId]:
+    count = (128 if stage.quick else 384) * MiB // BATCH // len(partitions)
+    await load.produce(log, dict(zip(partitions, load.many(len(partitions), count, BATCH, records=64), strict=True)))
+    return partitions
+
+
+async def _read_share(log: Log, reader: int, partitions: Sequence[PartitionId]) -> int:
+    """Bytes read."""
+    size = number = 0
+    for partition in partitions:
+        offset, end = 0, 1
+        while offset < end:
+            turn.set((reader, number))
+            number += 1
+            found = await log.read(partition, offset, SLICE)
+            size += sum(len(buffer) for _, buffers in found.batches for buffer in buffers)
+            offset, end = found.offset_next, found.bounds.end
+    return size
+
+
+async def _read_all(log: Log, partition: PartitionId, slice_size: int) -> int:
+    """How many reads it took."""
+    offset, end, reads = 0, 1, 0
+    while offset < end:
+        found = await log.read(partition, offset, slice_size)
+        offset, end = found.offset_next, found.bounds.end
+        reads += 1
+    return reads
+
+
+def _pread(path: Path, spans: Sequence[Span]) -> int:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return sum(len(os.pread(file, span.size, span.start)) for span in spans)
+    finally:
+        os.close(file)
