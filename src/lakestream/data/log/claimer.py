@@ -64,8 +64,8 @@ class Lane:
 
     def fail(self, extent: Extent, error: LakestreamError, upto_number: int) -> None:
         for item in extent.items:
-            if item.batch.has_producer and not item.answer.done():
-                self.failures.setdefault(item.batch.producer_id, Failure(item.number, upto_number, error))
+            if item.batch.has_producer and (item.answer.cancelled() or not item.answer.done()):
+                self._remember(item, Failure(item.number, upto_number, error))
             answer(item, error)
         while len(self.failures) > FAILED_PRODUCERS_MAX:
             del self.failures[next(iter(self.failures))]
@@ -76,6 +76,11 @@ class Lane:
             if not item.batch.has_producer:
                 answer(item, error)
         extent.items = [item for item in extent.items if item.batch.has_producer]
+
+    def _remember(self, item: Placed, failure: Failure) -> None:
+        known = self.failures.get(item.batch.producer_id)
+        if known is None or item.number > known.upto_number:  # it has heard of the one before, and failed again
+            self.failures[item.batch.producer_id] = failure
 
     def failure_of(self, item: Placed) -> LakestreamError | None:
         failure = self.failures.get(item.batch.producer_id)
