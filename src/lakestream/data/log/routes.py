@@ -103,9 +103,11 @@ class Routes:
 
 def _pass_on(source: Answer, target: Answer) -> None:
     def done(answer: Answer) -> None:
-        if target.done() or answer.cancelled():
+        if answer.cancelled():
             return
-        error = answer.exception()
+        error = answer.exception()  # fetched in any case: its producer may have left
+        if target.done():
+            return
         if error is None:
             target.set_result(answer.result())
         else:

@@ -166,7 +166,7 @@ class Writer:
         try:
             await self._frames.store(extents, sequence)
         except LakestreamError as error:
-            return error
+            return _not_stored(error)
         except Exception as error:
             log.exception("wal.write_failed writer=%s sequence=%d", self.writer_id, sequence)
             return Unavailable(f"the WAL could not be written ({error!r}); see this broker's log")
@@ -177,6 +177,11 @@ class Writer:
         self._bytes -= extent.size
         while self._outside and self._has_room(self._outside[0][1]):
             self._add(*self._outside.popleft())
+
+
+def _not_stored(error: LakestreamError) -> Unavailable:
+    """Whatever is wrong with the store: without a claim nothing was appended, and the batches are not to blame."""
+    return error if type(error) is Unavailable else Unavailable(f"the batch is not stored: {error}")
 
 
 async def _turn_after(before: asyncio.Task[None] | None) -> None:
