@@ -198,7 +198,7 @@ class Claims:
             record = await self._store.get(key, confirmed=True)
             if record is None:
                 raise Missing(f"{what} is gone: its topic was deleted")
-            if int(record.value) >= offset:
+            if _offset(record) >= offset:
                 return
             try:
                 await put_one(self._store, key, str(offset).encode(), record.version)
@@ -214,14 +214,25 @@ def _floor(record: Record | None) -> int | None:
 
 
 def _number(record: Record | None) -> int | None:
-    return None if record is None else int(record.value)
+    return None if record is None else _offset(record)
+
+
+def _offset(record: Record) -> int:
+    try:
+        return int(record.value)
+    except ValueError as error:
+        raise _damaged(record, "an offset", error) from error
 
 
 def _dated(record: Record) -> Dated:
     try:
         return Dated(_decode_claim(record.value), record.created_ms)
     except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(
-            f"metadata record {record.path} is not a claim ({error}); the metadata store was damaged or written by "
-            f"another program: restore it from a backup"
-        ) from error
+        raise _damaged(record, "a claim", error) from error
+
+
+def _damaged(record: Record, what: str, error: Exception) -> Corrupt:
+    return Corrupt(
+        f"metadata record {record.path} is not {what} ({error}); the metadata store was damaged or written by "
+        f"another program: restore it from a backup"
+    )

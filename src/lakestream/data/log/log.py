@@ -175,8 +175,8 @@ class Log:
                 return Slice([], offset, await self._bounds(view))
             claims = await self._views.claims_from(view, offset)
             picks = _picks(claims, offset, bytes_max)
-            if picks and (found := await self._bytes_of(view, picks)) is not None:
-                return _slice(picks, found, await self._bounds(view))
+            if picks and (found := await self._slice_of(view, picks)) is not None:
+                return found
             if claims and not picks:
                 offset = claims[-1].claim.offset_end  # only claims that came too late: a gap
         raise Unavailable(f"log {partition} moved under {READ_TRIES} readings at offset {offset}; try again")
@@ -212,6 +212,16 @@ class Log:
         if offset > view.offset_end:
             raise OutOfRange(f"offset {offset} of log {view.partition} lies beyond its end {view.offset_end}")
 
+    async def _slice_of(self, view: View, picks: list[Pick]) -> Slice | None:
+        try:
+            found = await self._bytes_of(view, picks)
+        except Corrupt:
+            first = [pick for pick in picks if pick.claim is picks[0].claim]
+            if len(first) == len(picks):
+                raise
+            return await self._slice_of(view, first)  # what lies before the damage is still served
+        return None if found is None else _slice(picks, found, await self._bounds(view))
+
     async def _bytes_of(self, view: View, picks: list[Pick]) -> dict[str, Batches] | None:
         """The batches of each claim, by its id. None: they have left for the table meanwhile, and the view knows."""
         claims = {pick.claim.claim_id: pick.claim for pick in picks}
@@ -219,12 +229,8 @@ class Log:
             return dict(zip(claims, await self._reader.read(list(claims.values())), strict=True))
         except Missing as error:
             await self._views.refresh(view, confirmed=True)
-            first = picks[0].claim
-            if first.offset_start >= view.floor:
-                raise Corrupt(
-                    f"{first.name} is missing, but log {view.partition} has its records from offset"
-                    f" {first.offset_start} in it; restore it from a backup ({error})"
-                ) from error
+            if picks[0].claim.offset_start >= view.floor:
+                raise Corrupt(f"log {view.partition}: {error}; restore it from a backup") from error
             return None
 
     async def _read_history(self, view: View, offset: int, bytes_max: int) -> Slice:

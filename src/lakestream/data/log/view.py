@@ -200,6 +200,7 @@ class Views:
             if rules.is_gapless(chain.claims, view.offset_end):
                 view.floor = chain.floor
                 view.learn(chain.claims)
+                del view.tail[: -self._tail_claims_max]
                 return view
         raise Unavailable(
             f"log {partition} could not be opened: its chain changed under {OPEN_TRIES} readings; try again"

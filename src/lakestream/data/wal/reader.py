@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from lakestream.batch import verify
 from lakestream.data.cache.blocks import BlockCache
 from lakestream.data.wal.segments import SegmentFiles
-from lakestream.errors import Corrupt, Misconfigured, OutOfRange
+from lakestream.errors import Corrupt, Misconfigured, Missing, OutOfRange
 from lakestream.metadata.claims import Claim, Medium
 from lakestream.model import Buffer, Span
 from lakestream.storage.object_store import ObjectStore
@@ -80,6 +80,10 @@ class Reader:
         async with self._slots:
             try:
                 extents = await self._ranges(medium, name, [extent_of(claim) for claim in claims])
+            except Missing as error:
+                raise Missing(
+                    f"{name}, which holds the records from offset {claims[0].offset_start} on, is missing ({error})"
+                ) from error
             except OutOfRange as error:
                 raise Corrupt(f"{name} is shorter than its claims say ({error}); restore it from a backup") from error
         return {claim.claim_id: _cut(claim, extent) for claim, extent in zip(claims, extents, strict=True)}
