@@ -12,6 +12,7 @@ from lakestream.data.log.log import History, Log, Slice
 from lakestream.data.log.sweeper import Sweeper
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.errors import Conflict, LakestreamError, Unavailable, Uncertain
+from lakestream.metadata import keys
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.memory import MemoryStore as MemoryMetadata
@@ -56,6 +57,8 @@ class ShakyMetadata(MemoryMetadata):
         super().__init__(server)
         self.troubles: deque[Trouble] = deque()
         self.always = Trouble.NONE
+        self.cut_off: set[PartitionId] = set()
+        """Creates in these logs never arrive."""
         self.after_create: Callable[[], Awaitable[None]] | None = None
         self.creates = 0
 
@@ -66,7 +69,7 @@ class ShakyMetadata(MemoryMetadata):
             return [Unavailable("the store cannot answer now") for _ in creates]
         if trouble is Trouble.LOST_THERE:
             return [Uncertain("no answer") for _ in creates]
-        answers = await super().create(creates)
+        answers = [await self._create_one(create) for create in creates]
         if self.after_create is not None:
             await self.after_create()
         if trouble is Trouble.LOST_BACK:
@@ -75,9 +78,14 @@ class ShakyMetadata(MemoryMetadata):
             await asyncio.get_running_loop().create_future()
         return answers
 
+    async def _create_one(self, create: Create) -> Created | Conflict | Unavailable:
+        if keys.partition_of(create.key.path) in self.cut_off:
+            return Uncertain("no answer")
+        return (await super().create([create]))[0]
+
 
 class ShakyObjects(MemoryStore):
-    """Puts fail while `fails` is set, and wait while `gate` is closed. Reads are counted."""
+    """Puts and deletes fail while `fails` is set, puts wait while `gate` is closed. Reads are counted."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
@@ -87,6 +95,7 @@ class ShakyObjects(MemoryStore):
         self.gate.set()
         self.puts = 0
         self.reads: list[tuple[str, list[Span]]] = []
+        self.read = asyncio.Event()
 
     async def put(self, key: str, body: Body) -> None:
         self.puts += 1
@@ -98,8 +107,14 @@ class ShakyObjects(MemoryStore):
 
     async def get_ranges(self, key: str, spans: Sequence[Span]) -> list[Buffer]:
         self.reads.append((key, list(spans)))
+        self.read.set()
         await asyncio.sleep(0)
         return await super().get_ranges(key, spans)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        if self.fails is not None:
+            raise self.fails
+        await super().delete(keys)
 
 
 class World:

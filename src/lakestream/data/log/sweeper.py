@@ -76,13 +76,14 @@ class Sweeper:
         way have had their time."""
         now_ms = await self._metadata.now_ms()  # never this machine's clock: it may have been asleep
         chains = _Chains(self._claims)
+        noted = set(self._dropped)  # what is noted from here on may have been passed over, and is not forgotten
         seen: set[str] = set()
         unneeded: list[Stored] = []
         async for stored in self._candidates(now_ms):
             seen.add(stored.name)
             if not await self._is_needed(stored, chains):
                 unneeded.append(stored)
-        self._forget_all_but(seen, {stored.name for stored in unneeded})
+        self._forget(noted - seen, seen, {stored.name for stored in unneeded})
         due = [s for s in unneeded if self._unneeded_since.setdefault(s.name, now_ms) + self._read_grace_ms <= now_ms]
         await self._remove(due)
         return [stored.name for stored in due]
@@ -91,7 +92,8 @@ class Sweeper:
         """What may go: something of it was dropped, or it is old, or a topic was deleted whose records may be in it."""
         topic_deleted = await self._topic_was_deleted()
         async for stored in self._walk(now_ms):
-            if topic_deleted or stored.name in self._dropped or _is_old(stored):
+            waits = stored.name in self._unneeded_since  # for its readers
+            if topic_deleted or waits or stored.name in self._dropped or _is_old(stored):
                 yield stored
 
     async def _topic_was_deleted(self) -> bool:
@@ -130,11 +132,11 @@ class Sweeper:
         return partition.topic_id not in self._topic_ids and await chains.is_gone(partition)
 
     async def _is_pinned_still(self, stored: Stored) -> bool:
-        """A claim was seen that needs it: nothing changes before the table has reached that far."""
+        """A claim was seen that needs it: nothing changes before the table has reached that far or the topic is gone."""
         if stored.name not in self._pinned:
             return False
         partition, offset_end = self._pinned[stored.name]
-        if await self._claims.table_end(partition) < offset_end:
+        if partition.topic_id in self._topic_ids and await self._claims.table_end(partition) < offset_end:
             return True
         del self._pinned[stored.name]
         return False
@@ -167,11 +169,12 @@ class Sweeper:
             self._unneeded_since.pop(stored.name, None)
             log.info("wal.swept object=%s bytes=%d", stored.name, stored.size)
 
-    def _forget_all_but(self, seen: set[str], unneeded: set[str]) -> None:
+    def _forget(self, gone: set[str], seen: set[str], unneeded: set[str]) -> None:
         """What is no longer there need not be remembered."""
-        for memory in (self._dropped, self._pinned):
-            for name in [name for name in memory if name not in seen]:
-                del memory[name]
+        for name in gone:
+            del self._dropped[name]
+        for name in [name for name in self._pinned if name not in seen]:
+            del self._pinned[name]
         self._unreadable &= seen
         for name in [name for name in self._unneeded_since if name not in unneeded]:
             del self._unneeded_since[name]
