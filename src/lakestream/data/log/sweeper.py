@@ -132,7 +132,7 @@ class Sweeper:
         return partition.topic_id not in self._topic_ids and await chains.is_gone(partition)
 
     async def _is_pinned_still(self, stored: Stored) -> bool:
-        """A claim was seen that needs it: nothing changes before the table has reached that far or the topic is gone."""
+        """A claim was seen that needs it: nothing changes before the table has got that far, or the topic is gone."""
         if stored.name not in self._pinned:
             return False
         partition, offset_end = self._pinned[stored.name]

@@ -105,8 +105,13 @@ def _cut(claim: Claim, extent: Buffer) -> Batches:
     view = memoryview(extent)
     origin = claim.batches[0].byte_start
     batches = tuple(view[batch.byte_start - origin : batch.byte_end - origin] for batch in claim.batches)
-    for batch in batches:
-        verify(batch, claim.name)
+    for batch, info in zip(batches, claim.batches, strict=True):
+        found = verify(batch, claim.name)
+        if (found.record_count, found.base_sequence) != (info.record_count, info.sequence_first):
+            raise Corrupt(
+                f"{claim.name}: the batch at byte {info.byte_start} is another than the log has at that place;"
+                " restore it from a backup"
+            )
     return batches
 
 
