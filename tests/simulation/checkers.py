@@ -7,9 +7,9 @@ from storage.
 
 import asyncio
 
-from pipeline import UNTIL_THE_END, Pipeline
-from readers import Reader
-from world import Host, World
+from tests.simulation.pipeline import UNTIL_THE_END, Pipeline
+from tests.simulation.readers import Reader
+from tests.simulation.world import Host, World
 
 from lakestream.errors import LakestreamError
 from lakestream.metadata.claims import Kind, Medium
@@ -22,6 +22,8 @@ QUIET_S = 11 * HOUR
 
 async def check_all(world: World) -> None:
     await asyncio.sleep(QUIET_S)
+    world.over = True
+    await asyncio.sleep(2 * HOUR)
     live = [partition for partition, log in world.witness.logs.items() if not log.gone]
     check_objects(world)
     for broker in world.brokers:
@@ -73,6 +75,9 @@ async def check_move(world: World, partitions: list[PartitionId]) -> None:
     await asyncio.sleep(1.0)
     pipeline = Pipeline(world, hosts[0])
     try:
+        for pause_s in (120.0, 0.0):  # all is old by now, and what is not moved yet must stay
+            await hosts[0].machine.call(pipeline.sweep())
+            await asyncio.sleep(pause_s)
         for partition in partitions:
             await hosts[0].machine.call(pipeline.move(partition, UNTIL_THE_END))
         for pause_s in (8 * HOUR, 120.0, 0.0):

@@ -6,9 +6,9 @@ safe.
 
 import asyncio
 
-from readers import rows_of
-from table import Row
-from world import Host, World
+from tests.simulation.readers import rows_of
+from tests.simulation.table import Row
+from tests.simulation.world import Host, World
 
 from lakestream.batch import RecordBatch
 from lakestream.data.log.fold import Aborted
@@ -29,11 +29,17 @@ class Pipeline:
         """On its machine."""
         await self.host.start()
         luck = self.world.luck
-        while not self.world.quiet:
-            await asyncio.sleep(spread(luck, 0.5, self.world.mood.move_s_max) * (10 if self.world.healed else 1))
+        while not self.world.over:
+            await asyncio.sleep(self._pause_s())
             for partition in list(self.world.partitions):
                 await self._try(self.move(partition, luck.choice((1, 2, 3, 5, UNTIL_THE_END))))
             await self._try(self.sweep())
+
+    def _pause_s(self) -> float:
+        """When the clients are done there is little to move, but who sleeps may still wake up and claim."""
+        if self.world.quiet:
+            return 3600.0
+        return spread(self.world.luck, 0.5, self.world.mood.move_s_max) * (5 if self.world.healed else 1)
 
     async def _try(self, work: "asyncio.Future[None] | object") -> None:
         try:

@@ -5,9 +5,10 @@ not hear that he did.
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
-from world import Host, World
+from tests.simulation.world import Host, World
 
 from lakestream.batch import RecordBatch, control_batch
 from lakestream.data.wal.buffer import Appended
@@ -203,46 +204,74 @@ class IdempotentProducer(Producer):
 
 
 class TransactionalProducer(Producer):
-    """Writes transactions over all partitions, each ended by markers when all its batches are known to be stored."""
+    """Writes transactions over all partitions. A commit comes when all its batches are known to be stored; an abort may
+    come while some are still under way, and the next transaction then has a new epoch. A coordinator that wakes up late
+    sends its markers once more."""
 
     def __init__(self, world: World, name: str, producer_id: int) -> None:
         super().__init__(world, name, world.any_partition())
         self.producer_id = producer_id
         self.transaction = 0
+        self.epoch = 0
         self.committed: dict[int, bool] = world.outcomes.setdefault(producer_id, {})
         self._sequences: dict[PartitionId, int] = {}
+        self._strays: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        await super().run()
+        if self._strays:
+            await asyncio.wait(self._strays)
 
     async def turn(self) -> None:
-        world = self.world
+        luck = self.world.luck
         self.transaction += 1
-        self.committed[self.transaction] = world.luck.random() < 0.6
-        sent = [self._make(world.any_partition()) for _ in range(world.luck.randint(1, 3))]
+        commits = self.committed[self.transaction] = luck.random() < 0.6
+        sent = [self._make(self.world.any_partition()) for _ in range(luck.randint(1, 3))]
+        doubt = False
         for batch in sent:
-            await self._until_acked(batch)
+            if not doubt:  # what follows a batch in doubt is not sent any more
+                doubt = not await self._acked(batch, None if commits else 2)
+        epoch = self.epoch + (doubt and luck.random() < 0.5)  # a coordinator may fence with the marker itself
         for partition in dict.fromkeys(batch.partition for batch in sent):
-            await self._until_acked(self._marker(partition))
+            marker = self._marker(partition, epoch)
+            await self._acked(marker, None)
+            if luck.random() < 0.3:
+                self._strays.append(asyncio.get_running_loop().create_task(self._stray(marker)))
+        if doubt:
+            self.epoch += 1
+            self._sequences.clear()
 
     def _make(self, partition: PartitionId) -> Sent:
         values = self.values(self.world.luck.randint(1, 2))
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + len(values)
-        batch = make_batch(values, producer_id=self.producer_id, epoch=0, sequence=sequence, transactional=True)
+        batch = make_batch(
+            values, producer_id=self.producer_id, epoch=self.epoch, sequence=sequence, transactional=True
+        )
         return Sent(partition, RecordBatch.parse(batch), values, self.transaction)
 
-    def _marker(self, partition: PartitionId) -> Sent:
-        batch = control_batch(self.producer_id, 0, self.committed[self.transaction], 0, 0)
+    def _marker(self, partition: PartitionId, epoch: int) -> Sent:
+        batch = control_batch(self.producer_id, epoch, self.committed[self.transaction], 0, 0)
         return Sent(partition, RecordBatch.parse(batch), (), self.transaction)
 
-    async def _until_acked(self, sent: Sent) -> None:
-        while True:
+    async def _stray(self, marker: Sent) -> None:
+        await asyncio.sleep(spread(self.world.luck, 0.01, self.world.mood.think_s_max))
+        again = Sent(marker.partition, marker.batch, (), marker.transaction)
+        with contextlib.suppress(Gone):
+            await self.send(self.world.any_broker(), again)
+
+    async def _acked(self, sent: Sent, tries: int | None) -> bool:
+        """Send it until it is acknowledged, or so often. A deleted topic needs no answer."""
+        while tries is None or sent.tries < tries:
             try:
                 answer = await self.send(self.broker, sent)
             except Gone:
-                return
+                return True
             if isinstance(answer, Appended):
-                return
+                return True
             if not isinstance(answer, Unavailable):
                 self.world.witness.accuse("no wrong refusal", f"{sent.values} of {self.name}: {answer!r}")
-                raise Gone
+                return True
             await asyncio.sleep(spread(self.world.luck, 0.1, 30.0))
             self.change_broker()
+        return False

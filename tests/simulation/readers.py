@@ -2,9 +2,9 @@
 
 import asyncio
 
-from table import Row
-from witness import TrueLog
-from world import Host, World
+from tests.simulation.table import Row
+from tests.simulation.witness import TrueLog
+from tests.simulation.world import Host, World
 
 from lakestream.batch import RecordBatch
 from lakestream.data.log.log import Bounds, Slice
@@ -101,7 +101,14 @@ class Reader:
     def _check_slice(self, partition: PartitionId, log: TrueLog, offset: int, end_before: int, found: Slice) -> None:
         witness = self.world.witness
         seen: set[int] = set()
-        for row in rows_of(found):
+        try:
+            rows = rows_of(found)
+        except Corrupt as error:
+            witness.accuse(
+                "damage is never served", f"a read of {partition}:{offset} gave bytes that are wrong: {error}"
+            )
+            return
+        for row in rows:
             seen.add(row.offset)
             true = log.records.get(row.offset)
             if true is None or true.value != row.value:

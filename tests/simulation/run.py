@@ -7,7 +7,7 @@ import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
-from scenarios import Outcome, run
+from tests.simulation.scenarios import Outcome, run
 
 
 def main() -> int:

@@ -7,16 +7,15 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
-from checkers import check_all
-from pipeline import Pipeline
-from producers import IdempotentProducer, PlainProducer, TransactionalProducer
-from readers import Reader
-from witness import Violation
-from world import Host, Mood, World
+from tests.simulation.checkers import check_all
+from tests.simulation.pipeline import Pipeline
+from tests.simulation.producers import IdempotentProducer, PlainProducer, TransactionalProducer
+from tests.simulation.readers import Reader
+from tests.simulation.witness import Violation
+from tests.simulation.world import Host, Mood, World
 
-from lakestream.errors import LakestreamError
-from lakestream.metadata.claims import Claims
-from lakestream.model import PartitionId
+from lakestream.errors import LakestreamError, Missing
+from lakestream.metadata.topics import Topic, Topics
 from lakestream.testing.faults import Weather, spread
 from lakestream.testing.simulation import SimLoop
 
@@ -28,6 +27,8 @@ HEALED_S_MAX = 13 * HOUR
 LOSSY = Weather(slow=0.1, refused=0.03, lost_there=0.03, lost_back=0.05, late=0.02, event_lost=0.3, event_doubled=0.2)
 ZOMBIES = Weather(slow=0.05, lost_back=0.01, stall=0.02)
 CRASHES = Weather(slow=0.05, lost_back=0.01, kill=0.012, event_lost=0.1, watch_broken=0.05)
+SLEEPERS = Weather(stall=0.03, stall_s_min=2 * HOUR)
+RESTARTS = Weather(slow=0.4, kill=0.02, stall=0.01, stall_s_max=60.0)
 LATE = Weather(slow=0.1, lost_there=0.02, lost_back=0.04, late=0.08, late_s_max=1 * HOUR)
 STORM = Weather(
     slow=0.08, refused=0.02, lost_there=0.02, lost_back=0.04, late=0.03, stall=0.01, kill=0.006, event_lost=0.3
@@ -40,6 +41,8 @@ MOODS = (
     Mood(name="crashes", weather=CRASHES, move_s_max=300.0),
     Mood(name="late", weather=LATE, move_s_max=60.0, think_s_max=60.0),
     Mood(name="trims", weather=ZOMBIES, partitions=1, move_s_max=20.0, think_s_max=60.0, pipelines=2),
+    Mood(name="sleepers", weather=SLEEPERS, think_s_max=HOUR, move_s_max=0.5 * HOUR, pipelines=2),
+    Mood(name="restarts", weather=RESTARTS, think_s_max=3.0, move_s_max=2.0, pipelines=2, batches=12),
     Mood(name="deposed", weather=replace(LOSSY, late=0.005), depositions=8, think_s_max=120.0, move_s_max=120.0),
     Mood(name="storm", weather=STORM, depositions=3, pipelines=2, move_s_max=200.0),
 )
@@ -58,10 +61,9 @@ class Outcome:
     lines: list[str]
 
 
-def mood_of(luck: random.Random) -> Mood:
-    mood = luck.choice(MOODS)
+def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
     return replace(
-        mood,
+        luck.choice([mood for mood in MOODS if not names or mood.name in names]),
         brokers=luck.choice((2, 3, 3, 4)),
         partitions=luck.choice((1, 1, 2, 3)),
         deletes_topic=luck.random() < 0.1,
@@ -72,11 +74,12 @@ def mood_of(luck: random.Random) -> Mood:
     )
 
 
-def run(seed: int, *, mood: Mood | None = None, trace: bool = False) -> Outcome:
+def run(seed: int, *, moods: tuple[str, ...] = (), trace: bool = False) -> Outcome:
+    """`moods`: the names of those to draw from; all if none is given."""
     loop = SimLoop(seed)
     if trace:
         loop.trace.lines = []
-    chosen = mood or mood_of(loop.luck)
+    chosen = mood_of(loop.luck, moods)
     world = World(loop, chosen)
     violation: Violation | None = None
     try:
@@ -103,8 +106,7 @@ def run(seed: int, *, mood: Mood | None = None, trace: bool = False) -> Outcome:
 
 async def _play(world: World) -> None:
     loop, mood, luck = world.loop, world.mood, world.luck
-    for topic in range(max(1, mood.partitions // 2)):
-        await _make_topic(world, f"t{topic}", range(topic, mood.partitions, max(1, mood.partitions // 2)))
+    await _make_topic(world, "t", mood.partitions)
     for place in range(mood.brokers):
         world.start(world.brokers, place, "broker", Host.start)
     for place in range(mood.pipelines):
@@ -123,15 +125,16 @@ async def _play(world: World) -> None:
     await check_all(world)
 
 
-async def _make_topic(world: World, topic_id: str, numbers: range) -> None:
-    claims = Claims(world.server.client())
-    for number in numbers:
-        partition = PartitionId(topic_id, number)
-        await claims.make_log(partition)
+async def _make_topic(world: World, name: str, partition_count: int) -> None:
+    """Each partition is a topic of its own, so that each has a profile of its own, and one can be deleted alone."""
+    topics = Topics(world.server.client())
+    for number in range(partition_count):
+        topic = await topics.create(f"{name}{number}", Topic(f"{name}{number}", 1))
+        (partition,) = topic.partitions()
         world.witness.log(partition)
         world.partitions.append(partition)
-    if world.luck.random() < world.mood.latency:
-        world.latency_topics.add(topic_id)
+        if world.luck.random() < world.mood.latency:
+            world.latency_topics.add(topic.topic_id)
 
 
 def _producers(world: World) -> list[Coroutine[Any, Any, None]]:
@@ -185,20 +188,18 @@ async def _switch_profiles(world: World) -> None:
 async def _delete_topic(world: World) -> None:
     """Somebody deletes a topic and makes another one in its place. Clients hear of it when they next ask."""
     await asyncio.sleep(spread(world.luck, 10.0, world.mood.think_s_max * 5))
-    topic_id = world.partitions[0].topic_id
-    dying = [partition for partition in world.partitions if partition.topic_id == topic_id]
-    world.partitions = [partition for partition in world.partitions if partition.topic_id != topic_id]
-    await _make_topic(world, topic_id + "-again", range(len(dying)))
+    dying = world.partitions.pop(0)
+    await _make_topic(world, "again", 1)
     world.tally["topics deleted"] += 1
-    for partition in dying:
-        buried = False
-        while not buried:
-            host = world.any_broker()
-            try:
-                await host.ask(lambda _, host=host, partition=partition: host.claims.bury_log(partition))  # type: ignore[misc]
-                buried = True
-            except LakestreamError:
-                await asyncio.sleep(1.0)
+    while True:
+        host = world.any_broker()
+        topics = Topics(host.metadata)
+        try:
+            await host.ask(lambda _, topics=topics: topics.delete(dying.topic_id))  # type: ignore[misc]
+        except Missing:
+            return
+        except LakestreamError:
+            await asyncio.sleep(1.0)
 
 
 async def _damage(world: World) -> None:

@@ -1,7 +1,11 @@
 """The simulation itself: virtual time, machines that pause, freeze and die, and the same history for the same seed."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +15,7 @@ from lakestream.metadata.store import ABSENT, Key, Put, Stored, put_one
 from lakestream.testing.faults import FaultyMetadata, Line, Weather
 from lakestream.testing.simulation import EPOCH_MS, Deadlock, Died, Machine, SimClock, SimLoop, Stuck, simulate
 
+ROOT = Path(__file__).parents[2]
 ROUGH = Weather(slow=0.1, refused=0.05, lost_there=0.05, lost_back=0.05, late=0.05, stall=0.02, kill=0.01)
 
 
@@ -169,6 +174,23 @@ async def _toy(loop: SimLoop, look_before_retry: bool = True) -> tuple[str, list
 
 def test_the_same_seed_gives_the_same_history() -> None:
     assert [simulate(seed, _toy) for seed in range(20)] == [simulate(seed, _toy) for seed in range(20)]
+
+
+def test_the_log_has_the_same_history_in_another_process() -> None:
+    """Nothing may depend on the order of a set, or on where objects lie in memory."""
+    script = "from tests.simulation.scenarios import run; print(*(run(seed).digest for seed in range(12)))"
+    histories = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2", "3")
+    }
+    assert len(histories) == 1
 
 
 def test_seeds_differ() -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from table import ModelTable, TableOverLine
-from witness import TrueRecord, Witness, WitnessedDisk, WitnessedObjects, WitnessedServer
+from tests.simulation.table import ModelTable, TableOverLine
+from tests.simulation.witness import TrueRecord, Witness, WitnessedDisk, WitnessedObjects, WitnessedServer
 
 from lakestream.clock import SeededIds
 from lakestream.data.log.log import Log
@@ -148,7 +148,10 @@ class World:
             fold_every_claims=luck.choice((2, 3, 5, 1000)),
             tail_claims_max=luck.choice((1, 2, 8)),
             cache_bytes_max=luck.choice((200, 2_000, 1_000_000)),
-            wal=WalSettings(buffer_bytes_max=luck.choice((600, 5_000, 1_000_000))),
+            wal=WalSettings(
+                flush_bytes_max=luck.choice((150, 400, 1_000_000)),
+                buffer_bytes_max=luck.choice((600, 5_000, 1_000_000)),
+            ),
         )
         self.latency_topics: set[str] = set()
         self.partitions: list[PartitionId] = []
@@ -162,6 +165,8 @@ class World:
         self.healed = False
         self.quiet = False
         """The clients are done."""
+        self.over = False
+        """Nobody sleeps any more, nothing is under way."""
         self._births = 0
 
     def profile_of(self, partition: PartitionId) -> Profile:

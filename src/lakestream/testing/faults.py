@@ -63,6 +63,7 @@ class Weather:
     slow_s_max: float = 20.0
     deadline_s: float = 5.0
     late_s_max: float = 10 * HOUR
+    stall_s_min: float = 0.05
     stall_s_max: float = 10 * HOUR
 
 
@@ -196,7 +197,7 @@ class Line:
         return (seconds, self.delay()) if self._luck.random() < 0.5 else (self.delay(), seconds)
 
     def _stall(self) -> float:
-        seconds = spread(self._luck, 0.05, self.weather.stall_s_max)
+        seconds = spread(self._luck, self.weather.stall_s_min, self.weather.stall_s_max)
         self.machine.pause(seconds, with_clocks=self._luck.random() < 0.3)
         return seconds
 

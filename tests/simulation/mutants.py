@@ -1,0 +1,338 @@
+"""`make sim-mutants`: switches off the rules of the protocol one by one, and shows that the simulation catches each.
+
+A rule that can be switched off unnoticed is not proven by the simulation: a survivor is a failure of this command. Each
+mutant is run in moods in which its rule matters, on seeds on which the real code holds.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from tests.simulation.scenarios import run
+
+from lakestream.data.log import claimer, fold, log, rules, view
+from lakestream.data.wal import buffer, format, media, reader, writer
+from lakestream.data.wal.names import object_key
+from lakestream.errors import Missing
+from lakestream.metadata import claims, keys
+from lakestream.metadata.claims import Claim, Claimed, Claims, Dated
+from lakestream.metadata.store import Put, Stored, put_one
+from lakestream.model import PartitionId
+
+SEEDS_MAX = 400
+
+
+class Mutant(NamedTuple):
+    name: str
+    broken: str
+    """What the code does instead."""
+    patches: Sequence[tuple[Any, str, Any]]
+    moods: tuple[str, ...] = ()
+
+
+class Verdict(NamedTuple):
+    mutant: str
+    seed: int | None
+    rule: str
+    runs: int
+
+
+def _only_in(functions: tuple[str, ...], mutated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule that is used in several places, switched off in some."""
+
+    def rule(*args: Any, **options: Any) -> Any:
+        caller = sys._getframe(1).f_code.co_name
+        return (mutated if caller in functions else real)(*args, **options)
+
+    return rule
+
+
+def _always(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _never(*_: Any, **__: Any) -> bool:
+    return False
+
+
+# ── what broken code does ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _create_over(self: Claims, wanted: Sequence[tuple[PartitionId, Claim]]) -> list[Any]:
+    """Write the claim whether or not one is there."""
+    answers: list[Any] = []
+    for partition, claim in wanted:
+        key = keys.claim_key(partition, claim.offset_start)
+        (answer,) = await self._store.put([Put(key, claims._encode(claim))])
+        floor = await self._store.get(keys.floor_key(partition), confirmed=True)
+        answers.append(
+            Claimed(answer.created_ms, None if floor is None else int(floor.value))
+            if isinstance(answer, Stored)
+            else answer
+        )
+    return answers
+
+
+async def _save_fold_blindly(self: Claims, partition: PartitionId, body: bytes, version: int | None) -> int:
+    return (await put_one(self._store, keys.fold_key(partition), body)).version
+
+
+async def _raise_blindly(self: Claims, key: Any, offset: int, what: str) -> None:
+    if await self._store.get(key, confirmed=True) is None:
+        raise Missing(f"{what} is gone")
+    await put_one(self._store, key, str(offset).encode())
+
+
+async def _bury_without_floor(self: Claims, partition: PartitionId) -> None:
+    await self.drop_below(partition, claims.END_OF_TIME)
+    await self._store.delete(keys.fold_key(partition))
+    await self._store.delete(keys.table_end_key(partition))
+    await self._store.delete(keys.floor_key(partition))
+
+
+async def _no_turn(before: Any) -> None:
+    return None
+
+
+async def _nothing(self: Any, *_: Any) -> None:
+    return None
+
+
+async def _believe_any_node(self: view.Views, seen: view.View, *, confirmed: bool = False) -> None:
+    await self._looks.look(("refresh", seen.partition), lambda: self._catch_up(seen, confirmed=False))
+
+
+def _trim_half_moved(chain: Sequence[Dated], floor: int, bound: int) -> int:
+    """Up to the end of the claim that holds the bound."""
+    point = floor
+    for dated in chain:
+        if dated.claim.offset_start >= bound:
+            break
+        point = dated.claim.offset_end
+    return point
+
+
+def _counts_late(found: Any, created_ms: int) -> bool:
+    return False
+
+
+def _sweep_unclaimed(*, pinned: int, unclaimed: int, sealed: bool, age_ms: int) -> bool:
+    return not pinned
+
+
+def _sweep_old(*, pinned: int, unclaimed: int, sealed: bool, age_ms: int) -> bool:
+    return age_ms > rules.ORPHAN_AFTER_MS or (not pinned and not unclaimed and sealed)
+
+
+async def _store_dated_after(self: media.ObjectFrames, extents: Sequence[buffer.Extent], sequence: int) -> None:
+    """As the real one, but the time is taken when the put is over."""
+    before_ms = self._clock.now_ms()
+    frame = format.encode(
+        [extent.part() for extent in extents], writer_id=self._writer_id, sequence=sequence, stored_ms=before_ms
+    )
+    name = object_key(before_ms, self._writer_id, sequence)
+    await self._store.put(name, frame.buffers)
+    media._tell(extents, frame, buffer.Location(claims.Medium.OBJECT, name, 0, self._clock.now_ms()))
+
+
+async def _drop_then_raise(self: Claims, partition: PartitionId, offset: int) -> None:
+    await self.drop_below(partition, offset)
+    await self._raise(keys.floor_key(partition), offset, "log")
+
+
+async def _no_look(self: view.Views, seen: view.View, *, confirmed: bool = False) -> None:
+    return None
+
+
+def _no_failure(self: claimer.Lane, item: Any) -> None:
+    return None
+
+
+def _any_marker_ends(producer: Any, marker: Any) -> bool:
+    return bool(producer.in_transaction)
+
+
+MUTANTS = (
+    Mutant(
+        "look before retry",
+        "a claim that met itself is taken for somebody else's",
+        [(rules, "is_mine", _never)],
+        ("lossy", "late"),
+    ),
+    Mutant(
+        "seal order", "frames are claimed as they are stored", [(writer, "_turn_after", _no_turn)], ("lossy", "late")
+    ),
+    Mutant("create-only claim", "a claim is written over another one", [(Claims, "create", _create_over)]),
+    Mutant(
+        "fold before trim",
+        "the floor passes the stored fold",
+        [
+            (rules, "trim_bound", lambda upto, table_end, fold_offset: min(upto, table_end)),
+            (log.Log, "_save_fold_before_trim", _nothing),
+        ],
+        ("trims",),
+    ),
+    Mutant(
+        "fold only forward",
+        "an old fold replaces a newer one",
+        [(Claims, "save_fold", _save_fold_blindly)],
+        ("zombies", "late", "trims"),
+    ),
+    Mutant(
+        "table end and floor only forward",
+        "an old end replaces a newer one",
+        [(Claims, "_raise", _raise_blindly)],
+        ("late", "trims", "storm"),
+    ),
+    Mutant(
+        "floor check after a create",
+        "a create below the floor counts",
+        [(rules, "floor_allows", _only_in(("counts", "_fate"), _always, rules.floor_allows))],
+        ("trims", "zombies"),
+    ),
+    Mutant(
+        "floor check in a scan",
+        "a scan from below the floor counts",
+        [(rules, "floor_allows", _only_in(("take_in", "_load", "claims_from"), _always, rules.floor_allows))],
+        ("trims", "zombies"),
+    ),
+    Mutant(
+        "trim only what is wholly moved",
+        "a claim that is half in the table is dropped",
+        [(rules, "trim_point", _trim_half_moved)],
+        ("trims",),
+    ),
+    Mutant(
+        "trim only what is in the table",
+        "claims are dropped before they are moved",
+        [(rules, "trim_bound", lambda upto, table_end, fold_offset: min(upto, fold_offset))],
+        ("trims",),
+    ),
+    Mutant("stale claims", "a claim counts however late it came", [(rules, "is_stale", _never)], ("sleepers",)),
+    Mutant(
+        "sweep of half-claimed objects",
+        "an object goes when what was claimed of it is dropped",
+        [(rules, "may_sweep", _sweep_unclaimed)],
+    ),
+    Mutant(
+        "sweep spares what a claim names",
+        "an old object goes although it is claimed",
+        [(rules, "may_sweep", _sweep_old)],
+    ),
+    Mutant(
+        "sweep waits for late claims",
+        "unclaimed objects go after ten seconds",
+        [(rules, "ORPHAN_AFTER_MS", 10_000)],
+        ("zombies", "trims"),
+    ),
+    Mutant(
+        "gap check on opening",  # the floor check finds the same gaps there, so both are off
+        "a chain with a gap is believed",
+        [
+            (rules, "is_gapless", _always),
+            (rules, "floor_allows", _only_in(("_load",), _always, rules.floor_allows)),
+        ],
+        ("restarts",),
+    ),
+    Mutant(
+        "floor before claims are dropped",
+        "claims go before the floor is raised",
+        [(Claims, "raise_floor", _drop_then_raise)],
+        ("trims",),
+    ),
+    Mutant(
+        "age counts from before the put",
+        "a claim is dated when its put is over",
+        [(media.ObjectFrames, "store", _store_dated_after)],
+        ("sleepers",),
+    ),
+    Mutant(
+        "a missing object means that the table has it",
+        "a reader does not look at the floor again",
+        [(view.Views, "refresh", _only_in(("_bytes_of",), _no_look, view.Views.refresh))],
+        ("trims", "zombies"),
+    ),
+    Mutant(
+        "who says that there is no more looks first",
+        "the end is told from memory",
+        [(view.Views, "refresh", _only_in(("bounds", "_look_at_end"), _no_look, view.Views.refresh))],
+    ),
+    Mutant(
+        "refusals from a confirmed view: appends",
+        "a batch is refused by what an old leader says",
+        [(rules, "needs_confirming", _never)],
+        ("deposed",),
+    ),
+    Mutant(
+        "refusals from a confirmed view: reads",
+        "an offset is refused by what an old leader says",
+        [(view.Views, "refresh", _believe_any_node)],
+        ("deposed",),
+    ),
+    Mutant("sequence check", "any sequence may follow", [(rules, "sequence_follows", _always)]),
+    Mutant("epoch check", "an old incarnation may go on", [(rules, "epoch_is_current", _always)]),
+    Mutant("checksum of a read", "bytes are served unchecked", [(reader, "verify", lambda data, name: None)]),
+    Mutant(
+        "a failed batch holds back the next",
+        "what follows a failed batch is appended",
+        [(claimer.Lane, "failure_of", _no_failure)],
+        ("lossy", "late"),
+    ),
+    Mutant(
+        "deletion raises the floor first",
+        "the records of a log go before its floor is raised",
+        [(Claims, "bury_log", _bury_without_floor)],
+    ),
+    Mutant(
+        "a marker ends only its own transaction",
+        "a marker that comes late ends the next transaction",
+        [(fold, "_ends", _any_marker_ends)],
+        ("zombies", "storm", "late"),
+    ),
+)
+
+
+@contextmanager
+def _mutated(mutant: Mutant) -> Iterator[None]:
+    with ExitStack() as stack:
+        for owner, name, broken in mutant.patches:
+            stack.enter_context(patch.object(owner, name, broken))
+        yield
+
+
+def hunt(mutant_name: str, seeds_max: int) -> Verdict:
+    """The first seed on which the mutant is caught though the real code holds."""
+    (mutant,) = (one for one in MUTANTS if one.name == mutant_name)
+    for seed in range(seeds_max):
+        with _mutated(mutant):
+            outcome = run(seed, moods=mutant.moods)
+        if outcome.violation is not None and run(seed, moods=mutant.moods).violation is None:
+            return Verdict(mutant.name, seed, outcome.violation.rule, seed + 1)
+    return Verdict(mutant.name, None, "", seeds_max)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="give up on a mutant after so many")
+    parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    names = [mutant.name for mutant in MUTANTS if options.only in mutant.name]
+    survivors = 0
+    print(f"{'rule switched off':42} {'caught at seed':>14}  by")
+    with ProcessPoolExecutor(options.jobs, initializer=logging.disable) as pool:
+        for verdict in pool.map(hunt, names, [options.seeds] * len(names)):
+            survivors += verdict.seed is None
+            caught = f"SURVIVES {verdict.runs} runs" if verdict.seed is None else str(verdict.seed)
+            print(f"{verdict.mutant:42} {caught:>14}  {verdict.rule}", flush=True)
+    print(f"{len(names)} mutants, {len(names) - survivors} caught")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The log protocol under faults: 200 seeds, and all that once failed."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.simulation.scenarios import run
+
+SEEDS = 200
+STORIES = Path(__file__).with_name("seeds.txt")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What goes wrong here goes wrong on purpose; its warnings would be thousands of lines."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def _check(seed: int) -> None:
+    outcome = run(seed)
+    if outcome.violation is not None:
+        pytest.fail(f"{outcome.violation}\n    see it again: make sim SEED={seed}  (mood: {outcome.mood})")
+
+
+def _failed_once() -> list[int]:
+    lines = STORIES.read_text().splitlines()
+    return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+def test_nothing_acknowledged_is_lost_doubled_or_reordered(first: int) -> None:
+    for seed in range(first, first + 10):
+        _check(seed)
+
+
+@pytest.mark.parametrize("seed", _failed_once())
+def test_what_failed_once_holds(seed: int) -> None:
+    _check(seed)
+
+
+def test_the_rare_paths_are_reached() -> None:
+    """A simulation that meets no fault proves nothing."""
+    tally = sum((run(seed).tally for seed in range(60)), start=run(60).tally)
+    for path in ("void claims", "stale claims", "duplicates avoided", "metadata stale read", "metadata late", "trims"):
+        assert tally[path] > 0, f"no run met {path}"
