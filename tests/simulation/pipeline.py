@@ -31,9 +31,12 @@ class Pipeline:
         luck = self.world.luck
         while not self.world.over:
             await asyncio.sleep(self._pause_s())
-            for partition in list(self.world.partitions):
+            for partition in self._to_move():
                 await self._try(self.move(partition, luck.choice((1, 2, 3, 5, UNTIL_THE_END))))
             await self._try(self.sweep())
+
+    def _to_move(self) -> list[PartitionId]:
+        return list(self.world.partitions) if self.world.luck.random() < self.world.mood.moves else []
 
     def _pause_s(self) -> float:
         """When the clients are done there is little to move, but who sleeps may still wake up and claim."""

@@ -12,7 +12,7 @@ from tests.simulation.world import Host, World
 
 from lakestream.batch import RecordBatch, control_batch
 from lakestream.data.wal.buffer import Appended
-from lakestream.errors import Fenced, LakestreamError, Missing, OutOfOrder, Rejected, Unavailable
+from lakestream.errors import Fenced, LakestreamError, Missing, OutOfOrder, Rejected, Unavailable, Uncertain
 from lakestream.metadata.claims import NO_TRANSACTION
 from lakestream.model import PartitionId
 from lakestream.testing.batches import make_batch
@@ -59,12 +59,14 @@ class Producer:
         padding = "." * self.world.luck.randint(0, 40)
         return tuple(f"{self.name}/{self.count}/{number}{padding}".encode() for number in range(count))
 
-    async def send(self, broker: Host, sent: Sent) -> Appended | LakestreamError:
+    async def send(self, broker: Host, sent: Sent, *, may_cancel: bool = True) -> Appended | LakestreamError:
         """One try; the answer is checked."""
         sent.tries += 1
         self.world.tally["sends"] += 1
         try:
-            answer = await broker.ask(lambda log: log.append(sent.partition, sent.batch, sent.transaction))
+            answer = await broker.ask(
+                lambda log: log.append(sent.partition, sent.batch, sent.transaction), may_cancel=may_cancel
+            )
         except LakestreamError as error:
             self._check_error(sent, error)
             return error
@@ -118,10 +120,12 @@ class PlainProducer(Producer):
             values = self.values(self.world.luck.randint(1, 3))
             volley.append(Sent(self.partition, RecordBatch.parse(make_batch(values)), values))
         answers = await asyncio.gather(*(self.send(self.broker, sent) for sent in volley))
-        for answer in answers:
+        for sent, answer in zip(volley, answers, strict=True):
             if isinstance(answer, Appended):
                 self._check_order(answer)
-            elif isinstance(answer, Rejected):
+            elif not isinstance(answer, Uncertain):
+                self.world.witness.not_stored(sent.values)
+            if isinstance(answer, Rejected):
                 self.world.witness.accuse("no wrong refusal", f"plain batch of {self.name}: {answer!r}")
         if not all(isinstance(answer, Appended) for answer in answers):
             await asyncio.sleep(spread(self.world.luck, 0.1, 10.0))
@@ -186,7 +190,9 @@ class IdempotentProducer(Producer):
 
     async def _deliver(self, window: list[Sent]) -> None:
         while window:
-            answers = await asyncio.gather(*(self.send(self.broker, sent) for sent in window))
+            # One connection: it cannot lose the first batch and deliver the second.
+            alone = len(window) == 1
+            answers = await asyncio.gather(*(self.send(self.broker, sent, may_cancel=alone) for sent in window))
             self._check_refusals(window, answers)
             window = [sent for sent in window if sent.acked_at is None]
             if window:

@@ -24,6 +24,9 @@ ACTIVE_S_MAX = 10 * HOUR
 HEALED_S_MAX = 13 * HOUR
 """Producers must be done then: nothing is wrong any more, and who slept has woken up."""
 
+SURPRISE = "no surprise"
+"""The rule that is broken by any exception that no caller was told of."""
+
 LOSSY = Weather(slow=0.1, refused=0.03, lost_there=0.03, lost_back=0.05, late=0.02, event_lost=0.3, event_doubled=0.2)
 ZOMBIES = Weather(slow=0.05, lost_back=0.01, stall=0.02)
 CRASHES = Weather(slow=0.05, lost_back=0.01, kill=0.012, event_lost=0.1, watch_broken=0.05)
@@ -41,7 +44,16 @@ MOODS = (
     Mood(name="crashes", weather=CRASHES, move_s_max=300.0),
     Mood(name="late", weather=LATE, move_s_max=60.0, think_s_max=60.0),
     Mood(name="trims", weather=ZOMBIES, partitions=1, move_s_max=20.0, think_s_max=60.0, pipelines=2),
-    Mood(name="sleepers", weather=SLEEPERS, think_s_max=HOUR, move_s_max=0.5 * HOUR, pipelines=2),
+    Mood(
+        name="sleepers",
+        weather=SLEEPERS,
+        plain=3,
+        idempotent=1,
+        think_s_max=HOUR,
+        move_s_max=0.5 * HOUR,
+        moves=0.2,
+        pipelines=2,
+    ),
     Mood(name="restarts", weather=RESTARTS, think_s_max=3.0, move_s_max=2.0, pipelines=2, batches=12),
     Mood(name="deposed", weather=replace(LOSSY, late=0.005), depositions=8, think_s_max=120.0, move_s_max=120.0),
     Mood(name="storm", weather=STORM, depositions=3, pipelines=2, move_s_max=200.0),
@@ -70,6 +82,7 @@ def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
         switches_profile=luck.random() < 0.25,
         latency=luck.choice((0.0, 0.3, 1.0)),
         damages=luck.choice((0, 0, 0, 2)),
+        restarts=luck.choice((0, 0, 3)),
         disk_fails=luck.random() < 0.1,
     )
 
@@ -87,7 +100,7 @@ def run(seed: int, *, moods: tuple[str, ...] = (), trace: bool = False) -> Outco
     except AssertionError as error:
         violation = error if isinstance(error, Violation) else Violation(type(error).__name__, str(error))
     except Exception as error:
-        violation = Violation("no surprise", repr(error))
+        violation = Violation(SURPRISE, repr(error))
         violation.__cause__ = error
     finally:
         failures = list(loop.failures)
@@ -166,6 +179,8 @@ def _troubles(world: World) -> list[Coroutine[Any, Any, None]]:
         troubles.append(_delete_topic(world))
     if mood.damages:
         troubles.append(_damage(world))
+    if mood.restarts:
+        troubles.append(_restart(world))
     if mood.disk_fails:
         troubles.append(_fail_disk(world))
     return troubles
@@ -206,21 +221,30 @@ async def _damage(world: World) -> None:
     """A bit of a claimed object flips; later the object is restored from a backup."""
     for _ in range(world.mood.damages):
         await asyncio.sleep(spread(world.luck, 1.0, world.mood.think_s_max))
-        claimed = {name for log in world.witness.logs.values() if not log.gone for name in log.needed}
-        names = sorted(claimed & set(world.objects._objects))
-        if world.healed or not names:
+        stored = {*world.objects._objects, *world.disk.files}
+        claimed = [
+            (partition, claim)
+            for partition, log in world.witness.logs.items()
+            for claim in log.claims.values()
+            if not log.gone and claim.name in stored
+        ]
+        if world.healed or not claimed:
             return
-        name = world.luck.choice(names)
-        body, modified_ms = world.objects._objects[name]
-        place = world.luck.randrange(len(body))
-        bad = bytearray(body)
-        bad[place] ^= 1 << world.luck.randrange(8)
-        world.damaged[name] = body
-        world.objects._objects[name] = (bytes(bad), modified_ms)
+        partition, claim = world.luck.choice(claimed)
+        world.damaged.add(claim.name)
         world.tally["objects damaged"] += 1
+        place, bit = world.luck.randrange(world.size_of(claim.name)), 1 << world.luck.randrange(8)
+        world.flip(claim.name, place, bit)
+        for _ in range(3):
+            await Reader(world).read(world.any_broker(), partition, claim.offset_start)
         await asyncio.sleep(spread(world.luck, 10.0, world.mood.think_s_max))
-        if name in world.objects._objects:
-            world.objects._objects[name] = (body, modified_ms)
+        world.flip(claim.name, place, bit)
+
+
+async def _restart(world: World) -> None:
+    for _ in range(world.mood.restarts):
+        await asyncio.sleep(spread(world.luck, 0.5, world.mood.think_s_max))
+        await world.any_broker().restart()
 
 
 async def _fail_disk(world: World) -> None:

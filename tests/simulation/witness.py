@@ -85,6 +85,7 @@ class Witness:
         self.disk: MemoryDisk | None = None
         self._loop = loop
         self._stored: dict[bytes, tuple[PartitionId, int]] = {}
+        self._refused: set[bytes] = set()
 
     def accuse(self, rule: str, story: str) -> None:
         self._loop.trace.note(self._loop.now, "VIOLATION", rule, story)
@@ -187,7 +188,16 @@ class Witness:
                 self._sequence_claimed(log, batch, where)
             offset += batch.record_count
 
+    def not_stored(self, values: Sequence[bytes]) -> None:
+        """A producer was told so of records that it sent once."""
+        for value in values:
+            self._refused.add(value)
+            if value in self._stored:
+                self.accuse("what is refused is not stored", f"{value!r} is at {self._stored[value]}")
+
     def _stored_once(self, partition: PartitionId, offset: int, value: bytes) -> None:
+        if value in self._refused:
+            self.accuse("what is refused is not stored", f"{value!r} appears at {partition}:{offset}")
         before = self._stored.setdefault(value, (partition, offset))
         if before != (partition, offset):
             self.accuse("stored once", f"record {value!r} is at {before[0]}:{before[1]} and at {partition}:{offset}")

@@ -32,6 +32,12 @@ WORK_S_MAX = 120.0
 """No request may take a broker longer than this, by its own clock."""
 
 
+CLOSE_S_MAX = 600.0
+
+BATCH_BYTES_MAX = 300
+"""The largest batch that a producer sends."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mood:
     """What a run is like; drawn from its seed."""
@@ -51,12 +57,16 @@ class Mood:
     """Between two sends."""
     move_s_max: float = 900.0
     """Between two runs of a pipeline."""
+    moves: float = 1.0
+    """Chance that a run of a pipeline does more than sweep."""
     depositions: int = 0
     deletes_topic: bool = False
     switches_profile: bool = False
     latency: float = 0.3
     """Chance that a topic has the latency profile."""
     damages: int = 0
+    restarts: int = 0
+    """Brokers that are stopped in good order."""
     disk_fails: bool = False
 
 
@@ -105,30 +115,51 @@ class Host:
                 await asyncio.sleep(1.0)
                 self.clock.set_right()
 
-    async def ask(self, work: Callable[[Log], Coroutine[Any, Any, T]], seconds: float = REQUEST_S) -> T:
-        """A client's request. Unavailable, Uncertain: as a client sees a broker that is gone or does not answer."""
+    async def ask(self, work: Callable[[Log], Coroutine[Any, Any, T]], *, may_cancel: bool = True) -> T:
+        """A client's request. Unavailable, Uncertain: as a client sees a broker that is gone or does not answer. Who
+        gives up closes the connection, and the broker may notice that and cancel the work."""
         if not self.started or not self.machine.alive:
             await asyncio.sleep(0.1)
             raise Unavailable(f"{self.name} is not there")
         try:
-            async with asyncio.timeout(seconds):
-                return await self.machine.call(self._bounded(work(self.log)))
+            cancels = may_cancel and self._world.luck.random() < 0.5
+            async with asyncio.timeout(REQUEST_S):
+                return await self.machine.call(self._bounded(work, WORK_S_MAX), cancels=cancels)
         except TimeoutError:
             self._world.tally["requests without an answer"] += 1
-            raise Uncertain(f"{self.name} did not answer in {seconds} s") from None
+            raise Uncertain(f"{self.name} did not answer in {REQUEST_S} s") from None
         except Died as error:
             raise Uncertain(f"{self.name} died") from error
 
-    async def _bounded(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _bounded(self, work: Callable[[Log], Coroutine[Any, Any, T]], seconds_max: float) -> T:
         """On the broker: every request ends in time, apart from the time in which the machine stood still."""
         loop = self._world.loop
         began, stalled = loop.now, self.machine.stalled_s
         try:
-            return await work
+            return await work(self.log)
         finally:
             took = loop.now - began - (self.machine.stalled_s - stalled)
-            if self.machine.alive and took > WORK_S_MAX:
+            if self.machine.alive and took > seconds_max:
                 self._world.witness.accuse("every wait ends", f"a request to {self.name} took {took:.0f} s")
+            self._check_bytes_held()
+
+    def _check_bytes_held(self) -> None:
+        limit = max(self._world.settings.wal.buffer_bytes_max, BATCH_BYTES_MAX)
+        held = max(writer.bytes_held for writer in self.log._writers.values())
+        if held > limit:
+            self._world.witness.accuse("queues are bounded", f"{self.name} holds {held} bytes, {limit} are allowed")
+
+    async def restart(self) -> None:
+        """Stop in good order: take nothing more, answer what was taken, go."""
+        if not self.started or not self.machine.alive:
+            return
+        self.started = False
+        try:
+            await self.machine.call(self._bounded(Log.close, CLOSE_S_MAX))
+        except Died:
+            return
+        self._world.tally["brokers stopped"] += 1
+        self.machine.kill()
 
 
 class World:
@@ -157,8 +188,8 @@ class World:
         self.partitions: list[PartitionId] = []
         self.brokers: list[Host] = []
         self.pipelines: list[Host] = []
-        self.damaged: dict[str, bytes] = {}
-        """Objects whose bytes were changed, with what they were."""
+        self.damaged: set[str] = set()
+        """Objects and segments that were damaged, at least for a while."""
         self.outcomes: dict[int, dict[int, bool]] = {}
         """Producer → transaction → whether it was committed, as its coordinator decided."""
         self.deposed_until = 0.0
@@ -210,6 +241,20 @@ class World:
         for host in (*self.brokers, *self.pipelines):
             if self.luck.random() < 0.6:
                 host.metadata.depose(snapshot, seconds)
+
+    def size_of(self, name: str) -> int:
+        file = self.disk.files.get(name)
+        return len(self.objects._objects[name][0]) if file is None else len(file.data)
+
+    def flip(self, name: str, place: int, bit: int) -> None:
+        """Flip a bit of an object or segment, if it is still there."""
+        if name in self.disk.files:
+            self.disk.files[name].data[place] ^= bit
+        elif name in self.objects._objects:
+            body, modified_ms = self.objects._objects[name]
+            changed = bytearray(body)
+            changed[place] ^= bit
+            self.objects._objects[name] = (bytes(changed), modified_ms)
 
     def heal(self) -> None:
         """From here on nothing new goes wrong; what is late still arrives, and who is stalled still wakes up."""

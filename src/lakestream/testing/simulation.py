@@ -97,17 +97,22 @@ class Machine:
         task.add_done_callback(self._tasks.discard, context=self._context)
         return task
 
-    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+    async def call(self, work: Coroutine[Any, Any, T], *, cancels: bool = False) -> T:
         """Have this machine do the work and wait for its answer, as a client on another machine does. The work goes on
-        when the caller gives up. Raises Died if the machine does."""
+        when the caller gives up, unless it `cancels`. Raises Died if the machine does."""
         if not self.alive:
             work.close()
             raise Died(self.name)
         answer: asyncio.Future[T] = self._loop.create_future()
         self._callers.add(answer)
-        self.spawn(work).add_done_callback(lambda task: _pass_on(task, answer), context=self._context)
+        task = self.spawn(work)
+        task.add_done_callback(lambda done: _pass_on(done, answer), context=self._context)
         try:
             return await answer
+        except asyncio.CancelledError:
+            if cancels:
+                task.cancel()
+            raise
         finally:
             self._callers.discard(answer)
 
