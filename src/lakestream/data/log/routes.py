@@ -1,5 +1,5 @@
 """Which writer a partition's batches go to. A topic may change its profile at any time, and a producer's batches keep
-their order all the same: the new writer gets nothing before the old one has answered everything."""
+their order all the same: the new writer gets nothing before the old one has settled everything."""
 
 import asyncio
 from collections import deque
@@ -37,11 +37,11 @@ class _Held(NamedTuple):
 
 
 class _Route:
-    __slots__ = ("held", "profile", "unanswered")
+    __slots__ = ("held", "profile", "unsettled")
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.unanswered = 0
+        self.unsettled = 0
         self.held: deque[_Held] = deque()  # arrived since the profile changed
 
 
@@ -49,7 +49,9 @@ class Routes:
     def __init__(self, writers: Mapping[Profile, Writer], profile_of: Callable[[PartitionId], Profile]) -> None:
         self._writers = writers
         self._profile_of = profile_of
-        self._routes: dict[PartitionId, _Route] = {}  # of partitions with unanswered batches
+        self._routes: dict[PartitionId, _Route] = {}  # of partitions with unsettled batches
+        for writer in writers.values():
+            writer.on_settled = self._settled
 
     def place(self, partition: PartitionId, batch: RecordBatch, transaction: int) -> Answer:
         profile = self._profile_of(partition)
@@ -69,8 +71,7 @@ class Routes:
         except LakestreamError:
             self._end_if_idle(partition, route)
             raise
-        route.unanswered += 1
-        answer.add_done_callback(lambda _: self._answered(partition, route))
+        route.unsettled += 1
         return answer
 
     def _writer(self, profile: Profile) -> Writer:
@@ -81,9 +82,11 @@ class Routes:
             )
         return writer
 
-    def _answered(self, partition: PartitionId, route: _Route) -> None:
-        route.unanswered -= 1
-        if route.unanswered or self._end_if_idle(partition, route):
+    def _settled(self, partition: PartitionId, batch_count: int) -> None:
+        """Told once for all batches of an extent: a callback on every batch's answer costs a turn of the loop each."""
+        route = self._routes[partition]
+        route.unsettled -= batch_count
+        if route.unsettled or self._end_if_idle(partition, route):
             return
         route.profile = self._profile_of(partition)
         while route.held:
@@ -95,7 +98,7 @@ class Routes:
                     held.answer.set_exception(error)
 
     def _end_if_idle(self, partition: PartitionId, route: _Route) -> bool:
-        if route.unanswered or route.held:
+        if route.unsettled or route.held:
             return False
         self._routes.pop(partition, None)
         return True

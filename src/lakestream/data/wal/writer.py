@@ -64,6 +64,8 @@ class Writer:
         self._newest: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.on_settled: Callable[[PartitionId, int], None] = _nothing
+        """Told when so many batches of a partition, placed here, have been answered."""
 
     @property
     def bytes_held(self) -> int:
@@ -177,11 +179,16 @@ class Writer:
         self._bytes -= extent.size
         while self._outside and self._has_room(self._outside[0][1]):
             self._add(*self._outside.popleft())
+        self.on_settled(extent.partition, len(extent.items))
 
 
 def _not_stored(error: LakestreamError) -> Unavailable:
     """Whatever is wrong with the store: without a claim nothing was appended, and the batches are not to blame."""
     return error if type(error) is Unavailable else Unavailable(f"the batch is not stored: {error}")
+
+
+def _nothing(partition: PartitionId, batch_count: int) -> None:
+    return None
 
 
 async def _turn_after(before: asyncio.Task[None] | None) -> None:
