@@ -12,6 +12,7 @@ import msgspec
 
 from benchmarks.log.report import Row, page, report, table, write
 from benchmarks.log.stage import set_up
+from lakestream import collector
 
 NAMES = ("append-disk", "append-s3", "reads", "claims", "partitions", "memory", "opening", "latency")
 
@@ -37,6 +38,7 @@ def main() -> int:
 
 async def _run(name: str, quick: bool) -> list[Row]:
     benchmark = importlib.import_module(f"benchmarks.log.{name.replace('-', '_')}")
+    collector.settle()  # as a broker does when it starts
     with set_up(quick) as stage:
         rows: list[Row] = await benchmark.run(stage)
         return rows

@@ -17,7 +17,7 @@ BATCH = 64 * KiB
 
 async def run(stage: Stage) -> list[Row]:
     count = (256 if stage.quick else 1024) * MiB // BATCH // PARTITIONS
-    work = load.many(PARTITIONS, count, BATCH, records=64)
+    work = list(load.batches(count, BATCH, records=64))
     sizes: list[int] = []
 
     async def ours() -> Run:
@@ -26,7 +26,7 @@ async def run(stage: Stage) -> list[Row]:
             partitions = await make_logs(metadata, PARTITIONS)
             segments.sizes.clear()
             with measured() as cost:
-                await load.produce(log, dict(zip(partitions, work, strict=True)))
+                await load.produce(log, load.work_for(partitions, work))
             sizes[:] = segments.sizes
         evict(folder)
         return Run(PARTITIONS * count * BATCH, cost)
@@ -70,15 +70,16 @@ async def run(stage: Stage) -> list[Row]:
     ]
 
 
-def _write(path: Path, sizes: list[int], work: list[list[bytes]]) -> None:
+def _write(path: Path, sizes: list[int], batches: list[bytes]) -> None:
     """The same batches, as many in a write as our frames had; what a frame has besides is a piece of one."""
-    batches = itertools.cycle(itertools.chain.from_iterable(zip(*work, strict=True)))
+    # In the order in which all partitions send them.
+    rest_of_all = itertools.cycle(batch for batch in batches for _ in range(PARTITIONS))
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     try:
         for size in sizes:
             whole, rest = divmod(size, BATCH)
-            buffers = list(itertools.islice(batches, whole))
-            written = os.writev(file, [*buffers, work[0][0][:rest]])
+            buffers = list(itertools.islice(rest_of_all, whole))
+            written = os.writev(file, [*buffers, batches[0][:rest]])
             assert written == size, "a local disk takes it whole"
             os.fdatasync(file)
     finally:

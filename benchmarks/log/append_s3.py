@@ -20,7 +20,7 @@ BATCH = 64 * KiB
 
 async def run(stage: Stage) -> list[Row]:
     count = (256 if stage.quick else 768) * MiB // BATCH // PARTITIONS
-    work = load.many(PARTITIONS, count, BATCH, records=64)
+    work = list(load.batches(count, BATCH, records=64))
     at_once = WalSettings().uploads_max
     async with bucket(stage.fresh()) as where:
 
@@ -29,7 +29,7 @@ async def run(stage: Stage) -> list[Row]:
                 partitions = await make_logs(metadata, PARTITIONS)
                 where.noted.sizes.clear()
                 with measured() as cost:
-                    await load.produce(log, dict(zip(partitions, work, strict=True)))
+                    await load.produce(log, load.work_for(partitions, work))
             evict(where.root)
             return Run(PARTITIONS * count * BATCH, cost)
 

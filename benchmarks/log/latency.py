@@ -27,14 +27,14 @@ async def run(stage: Stage) -> list[Row]:
 
         async with log_on_disk(stage.fresh()) as (log, _, metadata):
             partitions = await make_logs(metadata, PARTITIONS)
-            work = load.many(PARTITIONS, rate * seconds // PARTITIONS + 1, KiB, records=1)
-            await load.produce(log, {partition: theirs[:1] for partition, theirs in zip(partitions, work, strict=True)})
+            batches = list(load.batches(rate * seconds // PARTITIONS + 1, KiB, records=1))
+            await load.produce(log, load.work_for(partitions, batches[:1]))
             with measured() as cost:
                 async with asyncio.TaskGroup() as tasks:
                     next_s = time.perf_counter()
-                    for turn in range(1, len(work[0])):
-                        for partition, theirs in zip(partitions, work, strict=True):
-                            tasks.create_task(one(log, partition, theirs[turn]))
+                    for data in batches[1:]:
+                        for partition in partitions:
+                            tasks.create_task(one(log, partition, data))
                             next_s += 1 / rate
                             await asyncio.sleep(max(0.0, next_s - time.perf_counter()))
         took_ms.sort()

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lakestream.batch import HEADER_SIZE, RecordBatch, build
 from lakestream.data.log.log import Log
@@ -12,7 +12,7 @@ IN_FLIGHT = 5
 """Requests that a Kafka producer has under way by default."""
 
 
-def batches(producer_id: int, count: int, size: int, records: int) -> Iterator[bytes]:
+def batches(count: int, size: int, records: int, producer_id: int = 1) -> Iterator[bytes]:
     """Consecutive batches of one idempotent producer, `size` bytes each with header. Nobody looks at what they hold."""
     payload = random.Random(producer_id).randbytes(size - HEADER_SIZE)
     for number in range(count):
@@ -28,9 +28,10 @@ def batches(producer_id: int, count: int, size: int, records: int) -> Iterator[b
         )
 
 
-def many(partitions: int, count: int, size: int, records: int) -> list[list[bytes]]:
-    """So many batches for each partition, each partition with a producer of its own."""
-    return [list(batches(number, count, size, records)) for number in range(partitions)]
+def work_for(partitions: Sequence[PartitionId], theirs: Sequence[bytes]) -> dict[PartitionId, Sequence[bytes]]:
+    """One producer that writes the same to every partition. It counts sequences per partition, so the bytes are the
+    same too, and are as warm in the processor's caches as if they had just been received."""
+    return dict.fromkeys(partitions, theirs)
 
 
 async def produce(log: Log, work: Mapping[PartitionId, Iterable[bytes]], in_flight: int = IN_FLIGHT) -> None:

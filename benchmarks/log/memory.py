@@ -19,7 +19,7 @@ async def run(stage: Stage) -> list[Row]:
     before = resident_bytes()
     async with log_on_disk(stage.fresh(), settings) as (log, _, metadata):
         partitions = await make_logs(metadata, PARTITIONS)
-        work = {partition: _Batches(number, count) for number, partition in enumerate(partitions)}
+        work = {partition: _Batches(count) for partition in partitions}
         await load.produce(log, work, in_flight=1)
         used = resident_bytes()
     return [
@@ -38,9 +38,8 @@ async def run(stage: Stage) -> list[Row]:
 class _Batches:
     """Built as they are sent, so that they do not count."""
 
-    def __init__(self, producer_id: int, count: int) -> None:
-        self._producer_id = producer_id
+    def __init__(self, count: int) -> None:
         self._count = count
 
     def __iter__(self) -> Iterator[bytes]:
-        return load.batches(self._producer_id, self._count, KiB, records=1)
+        return load.batches(self._count, KiB, records=1)

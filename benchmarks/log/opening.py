@@ -19,7 +19,7 @@ async def run(stage: Stage) -> list[Row]:
     count = CLAIMS + LogSettings().fold_every_claims - 1  # the last fold lies as many claims back as it may
     async with log_on_disk(folder) as (log, _, metadata):
         (partition,) = await make_logs(metadata, 1)
-        for data in load.batches(1, count, KiB, records=RECORDS):
+        for data in load.batches(count, KiB, records=RECORDS):
             await log.append(partition, RecordBatch.parse(data))
     bounds_ms: list[float] = []
 

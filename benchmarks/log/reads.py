@@ -38,8 +38,8 @@ async def _tail(stage: Stage, size: int, slice_size: int, what: str) -> list[Row
     count, rounds, reads = 64, 40, 0
     async with log_on_disk(stage.fresh()) as (log, _, metadata):
         partitions = await make_logs(metadata, READERS)
-        work = load.many(READERS, count, size, records=max(1, size // KiB))
-        await load.produce(log, dict(zip(partitions, work, strict=True)))
+        work = list(load.batches(count, size, records=max(1, size // KiB)))
+        await load.produce(log, load.work_for(partitions, work))
 
         async def again() -> Run:
             nonlocal reads
@@ -158,7 +158,7 @@ def _cold_row(pairs: Pairs, what: str, peer_is: str) -> Row:
 
 async def _fill(stage: Stage, log: Log, partitions: list[PartitionId]) -> list[PartitionId]:
     count = (128 if stage.quick else 384) * MiB // BATCH // len(partitions)
-    await load.produce(log, dict(zip(partitions, load.many(len(partitions), count, BATCH, records=64), strict=True)))
+    await load.produce(log, load.work_for(partitions, list(load.batches(count, BATCH, records=64))))
     return partitions
 
 
