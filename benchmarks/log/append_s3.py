@@ -7,7 +7,7 @@ import statistics
 import obstore
 
 from benchmarks.log import load
-from benchmarks.log.measure import Run, evict, in_turns, measured, median
+from benchmarks.log.measure import Run, evict, in_turns, measured, median, warm_memory
 from benchmarks.log.report import Row, row
 from benchmarks.log.stage import Stage, bucket, log_on_bucket, make_logs
 from lakestream.model import KiB, MiB
@@ -21,6 +21,7 @@ BATCH = 64 * KiB
 async def run(stage: Stage) -> list[Row]:
     count = (256 if stage.quick else 768) * MiB // BATCH // PARTITIONS
     work = list(load.batches(count, BATCH, records=64))
+    total = PARTITIONS * count * BATCH
     at_once = WalSettings().uploads_max
     async with bucket(stage.fresh()) as where:
 
@@ -28,10 +29,11 @@ async def run(stage: Stage) -> list[Row]:
             async with log_on_bucket(stage.fresh(), where) as (log, metadata):
                 partitions = await make_logs(metadata, PARTITIONS)
                 where.noted.sizes.clear()
+                warm_memory(stage.folder, total)
                 with measured() as cost:
                     await load.produce(log, load.work_for(partitions, work))
             evict(where.root)
-            return Run(PARTITIONS * count * BATCH, cost)
+            return Run(total, cost)
 
         async def bare() -> Run:
             sizes = list(where.noted.sizes)
@@ -42,6 +44,7 @@ async def run(stage: Stage) -> list[Row]:
                 for number, body in enumerate(bodies):
                     await obstore.put_async(where.bare, f"bare/{worker}-{number}", body, use_multipart=False)
 
+            warm_memory(stage.folder, total)
             with measured() as cost:
                 await asyncio.gather(*(put_on(worker) for worker in range(at_once)))
             evict(where.root)

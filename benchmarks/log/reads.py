@@ -10,18 +10,22 @@ from pathlib import Path
 import obstore
 
 from benchmarks.log import load
-from benchmarks.log.measure import Pairs, Run, alone, evict, in_turns, measured, median
+from benchmarks.log.measure import Pairs, Run, alone, evict, in_turns, measured, median, warm_memory
 from benchmarks.log.noted import Gets, turn
 from benchmarks.log.report import Row, row
 from benchmarks.log.stage import Stage, bucket, log_on_bucket, log_on_disk, make_logs
 from lakestream.data.log.log import Log
 from lakestream.data.wal.segments import READ_THREADS
 from lakestream.model import KiB, MiB, PartitionId, Span
+from lakestream.settings import LogSettings
 from lakestream.storage.ranges import plan_reads
 
 READERS = 8
 SLICE = MiB
 BATCH = 64 * KiB
+FILL = 384 * MiB
+SMALL_CACHE = LogSettings(cache_bytes_max=32 * MiB)
+"""So that it is full for most of a cold run, as it is in a broker that has run for a while."""
 
 
 async def run(stage: Stage) -> list[Row]:
@@ -69,7 +73,8 @@ async def _cold_disk(stage: Stage) -> list[Row]:
     @asynccontextmanager
     async def opened() -> AsyncIterator[tuple[Log, Gets]]:
         evict(folder)
-        async with log_on_disk(folder) as (log, segments, _):
+        warm_memory(stage.folder, FILL)
+        async with log_on_disk(folder, SMALL_CACHE) as (log, segments, _):
             yield log, segments.gets
 
     with ThreadPoolExecutor(READ_THREADS) as threads:
@@ -90,8 +95,9 @@ async def _cold_s3(stage: Stage) -> list[Row]:
         @asynccontextmanager
         async def opened() -> AsyncIterator[tuple[Log, Gets]]:
             evict(where.root)
+            warm_memory(stage.folder, FILL)
             where.noted.gets = Gets()
-            async with log_on_bucket(folder, where) as (log, _):
+            async with log_on_bucket(folder, where, SMALL_CACHE) as (log, _):
                 yield log, where.noted.gets
 
         async def get(name: str, spans: Sequence[Span]) -> int:
@@ -132,6 +138,7 @@ async def _cold(
             return size
 
         evict_peer()
+        warm_memory(stage.folder, FILL)
         with measured() as cost:
             sizes = await asyncio.gather(*(one(reader) for reader in range(READERS)))
         return Run(sum(sizes), cost)
@@ -157,7 +164,7 @@ def _cold_row(pairs: Pairs, what: str, peer_is: str) -> Row:
 
 
 async def _fill(stage: Stage, log: Log, partitions: list[PartitionId]) -> list[PartitionId]:
-    count = (128 if stage.quick else 384) * MiB // BATCH // len(partitions)
+    count = FILL // (3 if stage.quick else 1) // BATCH // len(partitions)
     await load.produce(log, load.work_for(partitions, list(load.batches(count, BATCH, records=64))))
     return partitions
 

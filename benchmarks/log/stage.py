@@ -146,9 +146,14 @@ async def log_on_disk(
 
 
 @asynccontextmanager
-async def log_on_bucket(folder: Path, where: Bucket) -> AsyncIterator[tuple[Log, SqliteStore]]:
+async def log_on_bucket(
+    folder: Path, where: Bucket, settings: LogSettings | None = None
+) -> AsyncIterator[tuple[Log, SqliteStore]]:
     """The `cost` profile: SQLite and objects."""
-    async with sqlite(folder) as metadata, running_log(metadata, Profile.COST, store=where.store) as log:
+    async with (
+        sqlite(folder) as metadata,
+        running_log(metadata, Profile.COST, store=where.store, settings=settings) as log,
+    ):
         yield log, metadata
 
 
