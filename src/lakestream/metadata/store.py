@@ -84,7 +84,7 @@ class Created(NamedTuple):
 class Scanned(NamedTuple):
     records: list[Record]
     guard: Record | None
-    """The guard key as it was in the scan, or after it on the same node; None where none was asked for or it is absent."""
+    """The guard as it was in the scan, or after it on the same node; None where none was asked for or it is absent."""
 
 
 class Changes(NamedTuple):
@@ -113,8 +113,8 @@ class Session(Protocol):
 
 class MetadataStore(Protocol):
     async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
-        """`confirmed`: answered by a node that has acknowledged a write since this call began, so the answer is not that
-        of a deposed leader. It costs a write where there was none."""
+        """`confirmed`: answered by a node that has acknowledged a write since this call began, so the answer is not
+        that of a deposed leader. It costs a write where there was none."""
         ...
 
     async def floor(self, folder: Folder, name: str) -> Record | None:
@@ -164,7 +164,8 @@ class MetadataStore(Protocol):
     async def session(self, timeout_ms: int) -> Session: ...
 
     def watch(self, prefix: str) -> AsyncIterator[Changes]:
-        """Changes of paths that start with `prefix`, from the moment that the iterator is first awaited, until it is closed.
+        """Changes of paths that start with `prefix`, from the moment that the iterator is first awaited until it is
+        closed.
 
         The first item comes at once and says `everything`. What a slow consumer has not taken yet is merged.
         """
