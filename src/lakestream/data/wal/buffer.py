@@ -68,7 +68,18 @@ class Location(NamedTuple):
 class Extent:
     """Batches of one partition that lie together in one stored frame: what one claim is made of."""
 
-    __slots__ = ("_tries", "batches", "extent_id", "items", "location", "on_settled", "partition", "size", "writer_id")
+    __slots__ = (
+        "_tries",
+        "batch_count",
+        "batches",
+        "extent_id",
+        "items",
+        "location",
+        "on_settled",
+        "partition",
+        "size",
+        "writer_id",
+    )
 
     def __init__(self, partition: PartitionId, items: list[Placed], extent_id: str, writer_id: str) -> None:
         self.partition = partition
@@ -76,6 +87,8 @@ class Extent:
         self.extent_id = extent_id
         self.writer_id = writer_id
         self.size = sum(item.batch.size for item in items)
+        self.batch_count = len(items)
+        """As placed, like the size: some items may be answered and leave before the extent is settled."""
         self.location: Location | None = None
         self.batches: list[BatchInfo] = []
         self.on_settled: Callable[[Extent], None] = _nothing

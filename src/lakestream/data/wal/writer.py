@@ -179,7 +179,7 @@ class Writer:
         self._bytes -= extent.size
         while self._outside and self._has_room(self._outside[0][1]):
             self._add(*self._outside.popleft())
-        self.on_settled(extent.partition, len(extent.items))
+        self.on_settled(extent.partition, extent.batch_count)
 
 
 def _not_stored(error: LakestreamError) -> Unavailable:

@@ -758,6 +758,9 @@ async def test_a_lost_answer_behind_a_trim_is_no_duplicate(world: World, idempot
         with pytest.raises(Uncertain):
             await log.append(partition, plain("1"))
     assert (await log.bounds(partition)).end == 3
+    world.profile = Profile.LATENCY
+    async with asyncio.timeout(1):
+        await fill(log, partition, 1, 3)  # what was answered early holds up nobody
 
 
 async def test_a_claim_below_the_floor_counts_for_nothing_and_is_made_again(world: World) -> None:
