@@ -120,7 +120,9 @@ class Claimer:
     def claim(self, extents: list[Extent]) -> None:
         """Take stored extents over, in the order in which they shall be claimed."""
         ready = []
+        now_s = asyncio.get_running_loop().time()
         for extent in extents:
+            extent.handed_on_s = now_s
             lane = self._lane(extent.partition)
             lane.queue.append(extent)
             if len(lane.queue) == 1:

@@ -48,10 +48,17 @@ class Struggles:
         self._retry_interval_ms = retry_interval_ms
 
     async def run(self, claimer: Claimer, lane: Lane, tried: Draft | None, answer: Answer | None) -> None:
-        """Settle the lane's first extent, or raise what its producers shall hear."""
+        """Settle the lane's first extent, or raise what its producers shall hear. Time counts from when it was stored:
+        it may have spent most of it behind others that struggled."""
+        deadline_s = lane.queue[0].handed_on_s + self._timeout_ms / 1000
+        if tried is None and asyncio.get_running_loop().time() >= deadline_s:
+            raise Unavailable(
+                f"the batch is not stored; those before it in its log had no clear answer for"
+                f" {self._timeout_ms / 1000:g} s"
+            )
         struggle = _Struggle(self._claims, self._views, self._store_again, claimer, lane, tried, answer)
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000):
+            async with asyncio.timeout_at(deadline_s):
                 while not await struggle.step():
                     await struggle.pause(self._retry_interval_ms)
         except TimeoutError:

@@ -73,6 +73,7 @@ class Extent:
         "batch_count",
         "batches",
         "extent_id",
+        "handed_on_s",
         "items",
         "location",
         "on_settled",
@@ -89,6 +90,8 @@ class Extent:
         self.size = sum(item.batch.size for item in items)
         self.batch_count = len(items)
         """As placed, like the size: some items may be answered and leave before the extent is settled."""
+        self.handed_on_s = 0.0
+        """When it was stored and stood in line for its offsets, by the loop's time."""
         self.location: Location | None = None
         self.batches: list[BatchInfo] = []
         self.on_settled: Callable[[Extent], None] = _nothing

@@ -823,6 +823,27 @@ async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(wor
     assert await read_all(log, partition) == expected(0, 1)
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_who_waits_behind_others_does_not_wait_longer(world: World, idempotent: bool) -> None:
+    """The deadline counts from stored bytes to an answer, however many extents stand in the line before."""
+    partition, metadata = await world.log(), ShakyMetadata(world.server)
+    settings = LogSettings(append_timeout_ms=200, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
+    log = await world.broker(metadata=metadata, settings=settings)
+    await fill(log, partition, 1)
+    metadata.always = Trouble.LOST_THERE
+    waiting = []
+    for number in range(10):
+        batch = sent(number, "x") if idempotent else plain("x")
+        waiting.append(asyncio.create_task(log.append(partition, batch)))
+        await asyncio.sleep(0.01)  # each in a frame of its own
+    async with asyncio.timeout(0.6):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(answer, Unavailable) for answer in answers)
+    metadata.always = Trouble.NONE
+    answer = await log.append(partition, plain("1"))
+    assert answer.offset_start >= 1
+
+
 async def test_a_log_that_cannot_be_opened_is_unavailable_not_uncertain(world: World) -> None:
     partition = await world.log()
     settings = LogSettings(append_timeout_ms=100, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
