@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 import pytest
 from tests.unit.data.brokers import (
@@ -23,7 +23,7 @@ from tests.unit.data.brokers import (
 from lakestream.batch import RecordBatch, control_batch
 from lakestream.data.log import rules
 from lakestream.data.log.fold import Aborted
-from lakestream.data.log.log import Log
+from lakestream.data.log.log import Bounds, Log, Slice
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import (
     Corrupt,
@@ -38,7 +38,7 @@ from lakestream.errors import (
     Uncertain,
 )
 from lakestream.metadata import keys
-from lakestream.metadata.store import Key, put_one
+from lakestream.metadata.store import Changes, Key, put_one
 from lakestream.metadata.topics import Topic
 from lakestream.model import KiB, PartitionId
 from lakestream.settings import LogSettings, Profile, WalSettings
@@ -988,3 +988,110 @@ async def test_kill_leaves_nothing_behind(world: World, profile: Profile, caplog
     assert [r for r in caplog.records if r.levelno >= logging.ERROR] == []
     found = await read_all(await world.broker(), partition)
     assert found[:2] == expected(0, 2)
+
+
+# ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Table:
+    """Takes the table's place: has everything below some offset."""
+
+    async def start(self, partition: PartitionId) -> int:
+        return -5
+
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice:
+        return Slice([(offset, [plain("from the table").data])], offset + 1, Bounds(-5, 99, 99))
+
+
+async def test_what_has_left_the_chain_is_read_from_the_table(world: World) -> None:
+    partition, log = await world.log(), await world.broker(history=Table())
+    await fill(log, partition, 5)
+    await world.move(log, partition, 3)
+    assert (await log.read(partition, 2, ALL)).offset_next == 3
+    assert b"from the table" in bytes((await log.read(partition, 2, ALL)).batches[0][1][0])
+    assert records(await log.read(partition, 3, ALL)) == expected(3, 5)
+    assert await log.bounds(partition) == (-5, 5, 5)
+
+
+@pytest.mark.parametrize("history", [None, Table()])
+async def test_a_reader_that_slept_while_its_object_was_moved_and_swept(world: World, history: Table | None) -> None:
+    """Its view still has the claim, the object is gone: the pipeline went by, and nothing is damaged."""
+    partition, log = await world.log(), await world.broker()
+    sleeper = await world.broker(metadata=deaf(world), history=history)
+    await fill(log, partition, 3)
+    await sleeper.bounds(partition)
+    sweeper = world.sweeper()
+    await world.move(log, partition, 2, sweeper)
+    assert len(await sweeper.sweep()) == 2
+    if history is None:
+        with pytest.raises(OutOfRange, match="before its start 2"):
+            await sleeper.read(partition, 0, ALL)
+    else:
+        assert (await sleeper.read(partition, 0, ALL)).offset_next == 1
+    assert records(await sleeper.read(partition, 2, ALL)) == expected(2, 3)
+
+
+# ── what else may happen ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class BrokenFeed(ShakyMetadata):
+    """Its change feed breaks at every third event."""
+
+    broken = 0
+
+    async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
+        changes = super().watch(prefix)
+        try:
+            for _ in range(3):
+                yield await anext(changes)
+        finally:
+            await changes.aclose()
+        self.broken += 1
+        raise Unavailable("the change feed broke")
+
+
+async def test_a_change_feed_that_breaks_is_followed_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.data.log.wait.FEED_RETRY_MS", 1)
+    metadata = BrokenFeed(world.server)
+    world.server._clients[metadata] = None  # so that it gets events
+    partition, log, other = await world.log(), await world.broker(metadata=metadata), await world.broker()
+    for number in range(12):
+        waiting = asyncio.create_task(log.wait(partition, number, 5_000))
+        await asyncio.sleep(0.005)
+        await fill(other, partition, 1, number)
+        async with asyncio.timeout(1):
+            assert await waiting
+    assert metadata.broken >= 3
+
+
+async def test_a_producer_that_leaves_changes_nothing_for_the_others(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    world.objects.gate.clear()
+    tasks = [asyncio.create_task(log.append(partition, sent(number, str(number)))) for number in range(5)]
+    await asyncio.sleep(0.01)
+    tasks[1].cancel()
+    tasks[4].cancel()
+    world.objects.gate.set()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [answer.offset_start for answer in answers if isinstance(answer, Appended)] == [0, 2, 3]
+    assert await log.append(partition, sent(1, "1")) == Appended(1, 2, duplicate=True), "it was appended all the same"
+    assert await read_all(log, partition) == expected(0, 5)
+
+
+async def test_a_retry_while_the_first_is_still_under_way(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    world.objects.gate.clear()
+    first = asyncio.create_task(log.append(partition, sent(0, "a")))
+    await asyncio.sleep(0.01)
+    again = asyncio.create_task(log.append(partition, sent(0, "a")))
+    together = asyncio.create_task(log.append(partition, sent(1, "b")))
+    also = asyncio.create_task(log.append(partition, sent(1, "b")))
+    await asyncio.sleep(0.01)
+    world.objects.gate.set()
+    assert list(await asyncio.gather(first, again, together, also)) == [
+        Appended(0, 1),
+        Appended(0, 1, duplicate=True),
+        Appended(1, 2),
+        Appended(1, 2, duplicate=True),
+    ]
+    assert len(await read_all(log, partition)) == 2
