@@ -172,7 +172,7 @@ class Sweeper:
     def _forget(self, gone: set[str], seen: set[str], unneeded: set[str]) -> None:
         """What is no longer there need not be remembered."""
         for name in gone:
-            del self._dropped[name]
+            self._dropped.pop(name, None)  # two sweeps at once are fine
         for name in [name for name in self._pinned if name not in seen]:
             del self._pinned[name]
         self._unreadable &= seen

@@ -354,6 +354,19 @@ async def test_two_sweepers_at_once(world: World) -> None:
     assert [await sweeper.sweep() for sweeper in sweepers] == [[], []]
 
 
+async def test_one_sweeper_asked_twice_at_once(world: World) -> None:
+    (partition,) = await world.topic()
+    log, sweeper = await world.broker(), world.sweeper()
+    for _ in range(5):
+        await write_together(log, partition)
+    names = await world.names()
+    await world.move(log, partition, 5, sweeper)
+    await world.objects.delete(names[:2])  # another sweeper was here
+    swept = await asyncio.gather(sweeper.sweep(), sweeper.sweep())
+    assert set(swept[0]) | set(swept[1]) == set(names[2:])
+    assert await world.names() == []
+
+
 async def test_what_is_noted_during_a_sweep_is_not_forgotten(world: World) -> None:
     early, late = await world.topic(2)
     log, sweeper = await world.broker(), world.sweeper()
