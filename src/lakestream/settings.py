@@ -31,7 +31,8 @@ class LogSettings:
     retry_interval_ms: int = 50
     fold_every_claims: int = 1_000
     tail_claims_max: int = 32  # newest claims of a log kept in memory; older ones are scanned again when read
-    cache_bytes_max: int = 256 * MiB
+    tails_claims_max: int = 40_000  # of all logs together, some 650 bytes each: with very many logs each keeps fewer
+    cache_bytes_max: int = 128 * MiB
     wal: WalSettings = field(default_factory=WalSettings)
 
 

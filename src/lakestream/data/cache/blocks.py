@@ -11,10 +11,12 @@ V = TypeVar("V")
 
 
 class BlockCache(Generic[K, V]):
-    """Each block counts with the size that its owner names. One larger than the whole bound is not kept."""
+    """Each block counts with the size that its owner names, and `overhead` for what Python keeps around it. One larger
+    than the whole bound is not kept."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, overhead: int = 0) -> None:
         self._bytes_max = bytes_max
+        self._overhead = overhead
         self._blocks: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self.bytes_used = 0
         self.hits = 0
@@ -34,6 +36,7 @@ class BlockCache(Generic[K, V]):
 
     def put(self, key: K, block: V, size: int) -> None:
         self.evict(key)
+        size += self._overhead
         if size > self._bytes_max:
             return
         self._blocks[key] = (block, size)

@@ -25,7 +25,7 @@ from lakestream.data.log.view import View, Views
 from lakestream.data.log.wait import Feed, Waiters
 from lakestream.data.wal.buffer import Appended, Extent, Placed
 from lakestream.data.wal.media import ObjectFrames, SegmentFrames
-from lakestream.data.wal.reader import Batches, Reader
+from lakestream.data.wal.reader import BLOCK_OVERHEAD, Batches, Reader
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.data.wal.writer import Writer, WriterSettings
 from lakestream.errors import Corrupt, Missing, OutOfRange, Unavailable
@@ -89,8 +89,8 @@ class Log:
         self._claims = Claims(metadata)
         self._history = history
         self._waiters = Waiters()
-        self._views = Views(self._claims, settings.tail_claims_max, self._waiters.wake)
-        self._reader = Reader(store, segments, BlockCache(settings.cache_bytes_max))
+        self._views = Views(self._claims, settings.tail_claims_max, settings.tails_claims_max, self._waiters.wake)
+        self._reader = Reader(store, segments, BlockCache(settings.cache_bytes_max, BLOCK_OVERHEAD))
         self._skew = SkewGuard(clock, metadata.now_ms)
         self._feed = Feed(metadata, self._views, self._waiters)
         numbers = Numbers()

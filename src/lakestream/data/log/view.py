@@ -7,6 +7,7 @@ refuses something refreshes it *confirmed*.
 import asyncio
 import logging
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, TypeAlias
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 OPEN_TRIES: Final = 8
 PAGE_CLAIMS: Final = 128
+PAGES_MAX: Final = 256
+"""Logs whose older claims are kept in memory at a time, for readers that are far behind."""
 
 
 class View:
@@ -67,12 +70,25 @@ class View:
 class Views:
     """All views of a broker. A log is opened once for all who ask at the same time."""
 
-    def __init__(self, claims: Claims, tail_claims_max: int, on_advance: Callable[[PartitionId], None]) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        tail_claims_max: int,
+        tails_claims_max: int,
+        on_advance: Callable[[PartitionId], None],
+    ) -> None:
         self._claims = claims
         self._tail_claims_max = tail_claims_max
+        self._tails_claims_max = tails_claims_max
         self._on_advance = on_advance
         self._views: dict[PartitionId, View] = {}
+        self._paged: OrderedDict[PartitionId, View] = OrderedDict()  # with a page, the latest last
         self._looks = _Looks()
+
+    @property
+    def _tail_room(self) -> int:
+        """Claims that each view may keep (for a while twice as many): the more views there are, the fewer."""
+        return max(1, min(self._tail_claims_max, self._tails_claims_max // (len(self._views) or 1)))
 
     def known(self, partition: PartitionId) -> View | None:
         return self._views.get(partition)
@@ -98,8 +114,8 @@ class Views:
 
     def learn(self, view: View, claims: Sequence[Dated]) -> None:
         if view.learn(claims):
-            if len(view.tail) > 2 * self._tail_claims_max:
-                del view.tail[: -self._tail_claims_max]
+            if len(view.tail) > 2 * self._tail_room:
+                del view.tail[: -self._tail_room]
             self._on_advance(view.partition)
 
     async def take_in(self, view: View, chain: Chain, offset_start: int, *, confirmed: bool) -> bool:
@@ -134,8 +150,16 @@ class Views:
         if not counts or not rules.is_gapless(chain.claims, offset_start):
             await self._reopen(view)
             return []
-        view.page = chain.claims
+        self._turn_page(view, chain.claims)
         return view.claims_from(offset) or []
+
+    def _turn_page(self, view: View, claims: list[Dated]) -> None:
+        view.page = claims
+        self._paged[view.partition] = view
+        self._paged.move_to_end(view.partition)
+        if len(self._paged) > PAGES_MAX:
+            _, longest_ago = self._paged.popitem(last=False)
+            longest_ago.page = []
 
     async def save_fold(self, view: View) -> None:
         """Store the fold as it is now, unless a newer one is stored. It only moves forward."""
@@ -200,7 +224,7 @@ class Views:
             if rules.is_gapless(chain.claims, view.offset_end):
                 view.floor = chain.floor
                 view.learn(chain.claims)
-                del view.tail[: -self._tail_claims_max]
+                del view.tail[: -self._tail_room]
                 return view
         raise Unavailable(
             f"log {partition} could not be opened: its chain changed under {OPEN_TRIES} readings; try again"

@@ -21,6 +21,10 @@ from lakestream.storage.object_store import ObjectStore
 READS_MAX: Final = 64
 """Calls to storage under way at once."""
 
+BLOCK_OVERHEAD: Final = 512
+"""Bytes of memory that a cached claim takes besides its records. Without them a cache of small batches is half as large
+again as it says."""
+
 Batches: TypeAlias = tuple[Buffer, ...]
 """The bytes of a claim's record batches, in its order."""
 
