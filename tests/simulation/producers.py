@@ -73,6 +73,10 @@ class Producer:
         self._check_ack(sent, answer)
         return answer
 
+    async def back_off(self, tries: int) -> None:
+        """Longer after each failure, as clients do: a broker may sleep for hours."""
+        await asyncio.sleep(spread(self.world.luck, 0.1, 30.0) * min(tries, 20))
+
     def change_broker(self) -> None:
         if self.world.luck.random() < 0.6:
             self.broker = self.world.any_broker()
@@ -196,7 +200,7 @@ class IdempotentProducer(Producer):
             self._check_refusals(window, answers)
             window = [sent for sent in window if sent.acked_at is None]
             if window:
-                await asyncio.sleep(spread(self.world.luck, 0.1, 30.0))
+                await self.back_off(window[0].tries)
                 self.change_broker()
 
     def _check_refusals(self, window: list[Sent], answers: list[Appended | LakestreamError]) -> None:
@@ -278,6 +282,6 @@ class TransactionalProducer(Producer):
             if not isinstance(answer, Unavailable):
                 self.world.witness.accuse("no wrong refusal", f"{sent.values} of {self.name}: {answer!r}")
                 return True
-            await asyncio.sleep(spread(self.world.luck, 0.1, 30.0))
+            await self.back_off(sent.tries)
             self.change_broker()
         return False

@@ -103,15 +103,13 @@ def run(seed: int, *, moods: tuple[str, ...] = (), trace: bool = False) -> Outco
         violation = Violation(SURPRISE, repr(error))
         violation.__cause__ = error
     finally:
-        failures = list(loop.failures)
+        failures = [*loop.failures, *({"exception": error} for error in loop.unheard())]
         loop.bury()
         loop.close()
     if world.witness.violations:
         violation = world.witness.violations[0]
     elif failures and violation is None:
-        violation = Violation(
-            "no task fails unheard", f"{failures[0].get('message')}: {failures[0].get('exception')!r}"
-        )
+        violation = Violation("no task fails unheard", str(failures[0]))
         violation.__cause__ = failures[0].get("exception")
     digest, lines = loop.trace.digest(), loop.trace.lines or []
     return Outcome(seed, chosen.name, digest, world.tally, loop.now, loop.steps, violation, lines)

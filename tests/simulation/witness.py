@@ -83,6 +83,8 @@ class Witness:
         self.tally = tally
         self.objects: MemoryStore | None = None
         self.disk: MemoryDisk | None = None
+        self.flipped: dict[str, tuple[int, int]] = {}
+        """Damage as it is now: object or segment, the byte and the bit of it that is wrong."""
         self._loop = loop
         self._stored: dict[bytes, tuple[PartitionId, int]] = {}
         self._refused: set[bytes] = set()
@@ -223,13 +225,19 @@ class Witness:
             log.producers[batch.producer_id] = _Producer(batch.epoch, -1)
 
     def _bytes_of(self, claim: Claim) -> bytes | None:
+        """What its writer stored: damage is undone."""
         if claim.medium is Medium.OBJECT:
             assert self.objects is not None
             found = self.objects._objects.get(claim.name)
-            return found[0] if found else None
-        assert self.disk is not None
-        file = self.disk.files.get(claim.name)
-        return bytes(file.data) if file else None
+            body = found[0] if found else None
+        else:
+            assert self.disk is not None
+            file = self.disk.files.get(claim.name)
+            body = bytes(file.data) if file else None
+        if body is None or claim.name not in self.flipped:
+            return body
+        place, bit = self.flipped[claim.name]
+        return body[:place] + bytes([body[place] ^ bit]) + body[place + 1 :]
 
     def deleted(self, path: str) -> None:
         parts = path.split("/")

@@ -247,7 +247,9 @@ class World:
         return len(self.objects._objects[name][0]) if file is None else len(file.data)
 
     def flip(self, name: str, place: int, bit: int) -> None:
-        """Flip a bit of an object or segment, if it is still there."""
+        """Flip a bit of an object or segment, if it is still there; flipped twice, it is whole again."""
+        if self.witness.flipped.pop(name, None) is None:
+            self.witness.flipped[name] = (place, bit)
         if name in self.disk.files:
             self.disk.files[name].data[place] ^= bit
         elif name in self.objects._objects:

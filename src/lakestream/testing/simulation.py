@@ -76,8 +76,8 @@ class Machine:
         self._paused_until = 0.0
         self._frozen = False
         self._parked: list[asyncio.TimerHandle] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._callers: set[asyncio.Future[Any]] = set()
+        # Dicts as ordered sets: the order of a set of objects depends on where they lie in memory.
+        self._callers: dict[asyncio.Future[Any], None] = {}
         self._context = contextvars.Context()
         self._context.run(_MACHINE.set, self)
         self.ready: deque[asyncio.Handle] = deque()
@@ -92,10 +92,7 @@ class Machine:
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
         """Start a task of this machine."""
-        task = self._loop.create_task(work, name=name or self.name, context=self._context.copy())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard, context=self._context)
-        return task
+        return self._loop.create_task(work, name=name or self.name, context=self._context.copy())
 
     async def call(self, work: Coroutine[Any, Any, T], *, cancels: bool = False) -> T:
         """Have this machine do the work and wait for its answer, as a client on another machine does. The work goes on
@@ -104,7 +101,7 @@ class Machine:
             work.close()
             raise Died(self.name)
         answer: asyncio.Future[T] = self._loop.create_future()
-        self._callers.add(answer)
+        self._callers[answer] = None
         task = self.spawn(work)
         task.add_done_callback(lambda done: _pass_on(done, answer), context=self._context)
         try:
@@ -114,7 +111,7 @@ class Machine:
                 task.cancel()
             raise
         finally:
-            self._callers.discard(answer)
+            del self._callers[answer]
 
     def pause(self, seconds: float, *, with_clocks: bool = False) -> None:
         """Nothing of it runs for so long. A pause within a pause makes it longer."""
@@ -158,14 +155,11 @@ class Machine:
         else:
             self.ready.append(timer)
 
-    def bury(self) -> None:
-        """After the run: end what the machine had begun, so that nothing of it is left in this process. Its doors are
-        shut by then, so that dying tasks change nothing."""
+    def close(self) -> None:
+        """After the run: its doors are shut, so that dying tasks change nothing."""
         self.alive = False
         self._paused_until = 0.0
         self._frozen = False
-        for task in list(self._tasks):
-            task.cancel()
 
 
 def _pass_on(task: "asyncio.Task[T]", answer: "asyncio.Future[T]") -> None:
@@ -212,7 +206,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Machine | None]] = []
         self._timers_made = 0
         self._burying = False
-        self._tasks_made: list[asyncio.Task[Any]] = []
+        self._tasks_made: list[tuple[asyncio.Task[Any], Machine | None]] = []
+        self._generators: list[Any] = []
         self._world_context = contextvars.Context()
         self.set_exception_handler(lambda _, context: self.failures.append(context))
 
@@ -228,10 +223,20 @@ class SimLoop(asyncio.BaseEventLoop):
         return timer
 
     def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
-        # Held until the end: asyncio keeps only weak references, and those that a dead machine has are cut.
+        # Held until the end: what the garbage collector finds, and when, must not change what happens.
         task = super().create_task(coro, **options)
-        self._tasks_made.append(task)
+        context = options.get("context")
+        self._tasks_made.append((task, _MACHINE.get() if context is None else context.get(_MACHINE)))
         return task
+
+    def unheard(self) -> list[BaseException]:
+        """Errors of tasks that nobody asked for. A dead machine's need not be heard."""
+        return [
+            error
+            for task, machine in self._tasks_made
+            if task.done() and not task.cancelled() and (machine is None or machine.alive)
+            if task._log_traceback and (error := task.exception()) is not None
+        ]
 
     # What asyncio calls
 
@@ -318,6 +323,10 @@ class SimLoop(asyncio.BaseEventLoop):
             elif machine.alive:
                 machine.ring(timer)
 
+    def _asyncgen_firstiter_hook(self, agen: Any) -> None:
+        self._generators.append(agen)  # held as tasks are: its `finally` runs when it is closed, or at the end
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+
     def _process_events(self, events: list[object]) -> None: ...
 
     def _write_to_self(self) -> None: ...
@@ -328,11 +337,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self._steps_max += self.steps
         self._seconds_max += self.now
         for machine in self.machines:
-            machine.bury()
+            machine.close()
             # From here on its callbacks run as the world's: the dead finish dying.
             self._world.extend(machine.ready)
             machine.ready = self._world
-        rest = [task for task in self._tasks_made if not task.done()]
+        rest = [task for task, _ in self._tasks_made if not task.done()]
         for task in rest:
             task.cancel()
         if rest:
