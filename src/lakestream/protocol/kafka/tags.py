@@ -1,0 +1,132 @@
+"""The slow path of parsing: drops the tagged fields that our schema does not know.
+
+The protocol demands that they be skipped, so that newer clients can talk to older brokers; kio refuses them. codec.py
+comes here with every body that has a tagged field, which few have. It is walked by its schema without building
+anything, as guard.py does, and copied without the unknown ones.
+"""
+
+from typing import Final
+
+from kio.static.protocol import Entity
+
+from lakestream.errors import Rejected
+from lakestream.model import Buffer
+from lakestream.protocol.kafka.guard import NULL_STRUCT, PRESENT_STRUCT, SIZES, read_uvarint
+from lakestream.protocol.kafka.schema import Shape, Slot, shape_of
+from lakestream.protocol.kafka.writer import uvarint
+
+STRUCTS_MAX: Final = 1 << 17
+"""More structs than any sane request has; walking them takes about 0.3 s, during which nothing else runs."""
+
+
+def strip_unknown(entity_type: type[Entity], body: Buffer) -> bytes:
+    """`body` without unknown tagged fields, at any depth, and without what follows its end. Malformed: Rejected."""
+    walk = _Walk(memoryview(body), STRUCTS_MAX)
+    walk.struct(shape_of(entity_type))
+    return walk.copied()
+
+
+def skip_tagged(data: Buffer, at: int) -> int:
+    """Where a section of tagged fields that starts at `at` ends. Malformed: Rejected."""
+    if at < len(data) and data[at] == 0:
+        return at + 1
+    walk = _Walk(memoryview(data), 0)
+    walk.at = at
+    for _ in range(walk.uvarint()):
+        walk.uvarint()
+        walk.skip(walk.uvarint())
+    return walk.at
+
+
+class _Walk:
+    def __init__(self, data: memoryview, structs_left: int) -> None:
+        self.at = 0
+        self.structs_left = structs_left
+        self._data = data
+        self._out: list[Buffer] = []
+        self._copied_to = 0
+
+    def copied(self) -> bytes:
+        return b"".join([*self._out, self._data[self._copied_to : self.at]])
+
+    def struct(self, shape: Shape) -> None:
+        self.structs_left -= 1
+        if self.structs_left < 0:
+            raise Rejected(f"more than {STRUCTS_MAX} structs, with tagged fields that are unknown here")
+        for slot in shape.slots:
+            self.value(slot, shape.flexible)
+        if shape.flexible:
+            self._section(shape)
+
+    def value(self, slot: Slot, flexible: bool) -> None:
+        if slot.array:
+            self._array(slot, flexible)
+        elif slot.shape is not None:
+            if not slot.nullable or self._present():
+                self.struct(slot.shape)
+        elif slot.kind in SIZES:
+            self.skip(SIZES[slot.kind])
+        else:
+            self.skip(self._length(flexible, 2 if slot.kind == "string" else 4))
+
+    def skip(self, size: int) -> None:
+        if size > len(self._data) - self.at:
+            raise Rejected(f"{size} bytes announced at byte {self.at}, {len(self._data) - self.at} are there")
+        self.at += size
+
+    def uvarint(self) -> int:
+        try:
+            number, self.at = read_uvarint(self._data, self.at)
+        except IndexError:
+            raise Rejected(f"it ends inside a number at byte {self.at}") from None
+        return number
+
+    def _array(self, slot: Slot, flexible: bool) -> None:
+        count = self._length(flexible, 4)
+        item = slot.item()
+        if item.kind in SIZES:
+            self.skip(count * SIZES[item.kind])
+            return
+        for _ in range(count):  # each item takes at least a byte, so a hostile count ends with the data
+            self.value(item, flexible)
+
+    def _section(self, shape: Shape) -> None:
+        """Copies what came before, then the known ones of this section."""
+        self._out.append(self._data[self._copied_to : self.at])
+        known = {slot.tag: slot for slot in shape.tagged}
+        kept: list[Buffer] = []
+        for _ in range(self.uvarint()):
+            tag, size = self.uvarint(), self.uvarint()
+            start = self.at
+            self.skip(size)
+            if slot := known.get(tag):
+                value = self._tagged(slot, self._data[start : self.at])
+                kept += (uvarint(tag), uvarint(len(value)), value)
+        self._out += (uvarint(len(kept) // 3), *kept)
+        self._copied_to = self.at
+
+    def _tagged(self, slot: Slot, data: memoryview) -> bytes:
+        inner = _Walk(data, self.structs_left)
+        inner.value(slot.present(), True)
+        self.structs_left = inner.structs_left
+        if inner.at != len(data):
+            raise Rejected(f"tagged field {slot.name} is {len(data)} bytes long but ends after {inner.at}")
+        return inner.copied()
+
+    def _length(self, flexible: bool, size: int) -> int:
+        """A length or count; null counts as nothing: whether null is allowed is for the real parser to say."""
+        length = self.uvarint() - 1 if flexible else self._number(size)
+        if length < -1:
+            raise Rejected(f"a length of {length} before byte {self.at}")
+        return max(0, length)
+
+    def _present(self) -> bool:
+        marker = self._number(1) & 255
+        if marker not in (PRESENT_STRUCT, NULL_STRUCT):
+            raise Rejected(f"a marker of {marker} before byte {self.at}")
+        return marker == PRESENT_STRUCT
+
+    def _number(self, size: int) -> int:
+        start = self.at
+        self.skip(size)
+        return int.from_bytes(self._data[start : self.at], "big", signed=True)
