@@ -101,6 +101,7 @@ class Claimer:
         clock: Clock,
         *,
         struggle: Callable[["Claimer", Lane, Draft | None, Answer | None], Coroutine[None, None, None]],
+        timeout_ms: int,
         fold_every_claims: int,
         numbers_given: Callable[[], int],
         on_claimed: Callable[[Claim, Sequence[Placed]], None],
@@ -110,6 +111,7 @@ class Claimer:
         self._skew = skew
         self._clock = clock
         self._struggle = struggle
+        self._timeout_ms = timeout_ms
         self._fold_every_claims = fold_every_claims
         self._numbers_given = numbers_given
         self._on_claimed = on_claimed
@@ -189,7 +191,10 @@ class Claimer:
         if not claims:
             return []
         try:
-            return await self._claims.create(claims)
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                return await self._claims.create(claims)
+        except TimeoutError:
+            return [uncertain(f"no answer within {self._timeout_ms / 1000:g} s")] * len(claims)
         except LakestreamError as error:
             return [error if isinstance(error, Unavailable) else uncertain(str(error))] * len(claims)
 

@@ -107,6 +107,7 @@ class Log:
             self._skew,
             clock,
             struggle=struggles.run,
+            timeout_ms=settings.append_timeout_ms // 2,  # and as long again to look what became of it
             fold_every_claims=settings.fold_every_claims,
             numbers_given=numbers.given,
             on_claimed=self._keep,
@@ -177,8 +178,8 @@ class Log:
             picks = _picks(claims, offset, bytes_max)
             if picks and (found := await self._slice_of(view, picks)) is not None:
                 return found
-            if claims and not picks:
-                offset = claims[-1].claim.offset_end  # only claims that came too late: a gap
+            if claims and not picks:  # only claims that came too late: a gap
+                return await self.read(partition, claims[-1].claim.offset_end, bytes_max)
         raise Unavailable(f"log {partition} moved under {READ_TRIES} readings at offset {offset}; try again")
 
     async def wait(self, partition: PartitionId, offset: int, timeout_ms: int) -> bool:
