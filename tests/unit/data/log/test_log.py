@@ -808,12 +808,22 @@ async def test_a_read_at_a_gap_at_the_end_says_where_to_go_on(world: World) -> N
     assert (found.batches, found.offset_next) == ([], found.bounds.end)
 
 
-@pytest.mark.parametrize("trouble", [Trouble.LOST_THERE, Trouble.SILENT])
-async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(world: World, trouble: Trouble) -> None:
+async def test_a_create_that_is_never_answered_is_looked_up_in_time(world: World) -> None:
+    partition, metadata = await world.log(), ShakyMetadata(world.server)
+    settings = LogSettings(append_timeout_ms=1_000, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
+    log = await world.broker(metadata=metadata, settings=settings)
+    await fill(log, partition, 1)
+    metadata.always = Trouble.SILENT
+    async with asyncio.timeout(2):
+        assert (await log.append(partition, plain("1"))).offset_start == 1
+    assert await read_all(log, partition) == expected(0, 2)
+
+
+async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(world: World) -> None:
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     settings = LogSettings(append_timeout_ms=100, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
-    metadata.always = trouble
+    metadata.always = Trouble.LOST_THERE
     async with asyncio.timeout(2):
         with pytest.raises(Uncertain, match="may or may not be stored"):
             await log.append(partition, sent(0, "0"))
