@@ -16,8 +16,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-from crc32c import crc32c
-
+from lakestream.checksum import JOIN_SIZE_MIN, crc32c, joined
 from lakestream.errors import Corrupt, Rejected
 from lakestream.model import Buffer
 
@@ -163,6 +162,14 @@ def _refuse_length(length: int, size: int) -> NoReturn:
     raise Rejected(
         f"record batch announces {length + LENGTH_END} bytes but {size} came: send exactly one per partition"
     )
+
+
+def checksum_with(crc: int, data: Buffer, own_crc: int) -> int:
+    """The checksum of what came before and a whole batch, which was held against its own: its records are not read."""
+    size = len(data)
+    if size < JOIN_SIZE_MIN:
+        return crc32c(data, crc)
+    return joined(crc32c(memoryview(data)[:_CRC_START], crc), own_crc, size - _CRC_START)
 
 
 def verify(data: Buffer, name: str) -> RecordBatch:

@@ -104,6 +104,7 @@ class Extent:
             self.extent_id,
             [item.batch.data for item in self.items],
             sum(item.batch.record_count for item in self.items),
+            [item.batch.crc for item in self.items],
         )
 
     def stored(self, location: Location, byte_start: int) -> None:

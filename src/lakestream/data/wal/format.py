@@ -24,8 +24,9 @@ from enum import IntEnum
 from typing import Final, NamedTuple, NoReturn
 
 import msgspec
-from crc32c import crc32c
 
+from lakestream.batch import checksum_with
+from lakestream.checksum import crc32c
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer, Span
 
@@ -83,6 +84,8 @@ class Part(NamedTuple):
     claim_id: str
     batches: Sequence[Buffer]
     record_count: int
+    crcs: Sequence[int] = ()
+    """The checksum that each batch carries, if the batches were held against them."""
 
 
 class Frame(NamedTuple):
@@ -166,7 +169,7 @@ def encode(
     buffers: list[Buffer] = [b""]
     ranges = []
     end = HEADER_SIZE
-    for topic_id, partition, claim_id, batches, record_count in parts:
+    for topic_id, partition, claim_id, batches, record_count, _ in parts:
         start = end
         for batch in batches:
             end += len(batch)
@@ -179,11 +182,21 @@ def encode(
     size = end + len(packed) + TRAILER_SIZE
     buffers[0] = _pack_header(kind, position, size, len(packed))
     buffers.append(packed + _pack_footer_check(packed, kind))
-    crc = 0
-    for buffer in buffers:
-        crc = crc32c(buffer, crc)
-    buffers.append(_CRC.pack(crc))
+    crc = crc32c(buffers[0])
+    for part in parts:
+        crc = _checksum_with(crc, part)
+    buffers.append(_CRC.pack(crc32c(buffers[-1], crc)))
     return Frame(buffers, size, footer)
+
+
+def _checksum_with(crc: int, part: Part) -> int:
+    if part.crcs:
+        for batch, own_crc in zip(part.batches, part.crcs, strict=True):
+            crc = checksum_with(crc, batch, own_crc)
+    else:
+        for batch in part.batches:
+            crc = crc32c(batch, crc)
+    return crc
 
 
 def encode_seal(*, writer_id: str, sequence: int, stored_ms: int, position: int) -> Frame:
