@@ -15,14 +15,16 @@ from lakestream.protocol.kafka.guard import NULL_STRUCT, PRESENT_STRUCT, SIZES, 
 from lakestream.protocol.kafka.schema import Shape, Slot, shape_of
 from lakestream.protocol.kafka.writer import uvarint
 
-STRUCTS_MAX: Final = 1 << 17
+STRUCTS_MAX: Final = 1 << 16
 """More structs than any sane request has; walking them takes about 0.3 s, during which nothing else runs."""
 
 
 def strip_unknown(entity_type: type[Entity], body: Buffer) -> bytes:
     """`body` without unknown tagged fields, at any depth, and without what follows its end. Malformed: Rejected."""
+    shape = shape_of(entity_type)
+    assert shape.flexible, "only flexible messages have tagged fields"
     walk = _Walk(memoryview(body), STRUCTS_MAX)
-    walk.struct(shape_of(entity_type))
+    walk.struct(shape)
     return walk.copied()
 
 
@@ -54,20 +56,19 @@ class _Walk:
         if self.structs_left < 0:
             raise Rejected(f"more than {STRUCTS_MAX} structs, with tagged fields that are unknown here")
         for slot in shape.slots:
-            self.value(slot, shape.flexible)
-        if shape.flexible:
-            self._section(shape)
+            self.value(slot)
+        self._section(shape)
 
-    def value(self, slot: Slot, flexible: bool) -> None:
+    def value(self, slot: Slot) -> None:
         if slot.array:
-            self._array(slot, flexible)
+            self._array(slot)
         elif slot.shape is not None:
             if not slot.nullable or self._present():
                 self.struct(slot.shape)
         elif slot.kind in SIZES:
             self.skip(SIZES[slot.kind])
         else:
-            self.skip(self._length(flexible, 2 if slot.kind == "string" else 4))
+            self.skip(self._length())
 
     def skip(self, size: int) -> None:
         if size > len(self._data) - self.at:
@@ -81,21 +82,25 @@ class _Walk:
             raise Rejected(f"it ends inside a number at byte {self.at}") from None
         return number
 
-    def _array(self, slot: Slot, flexible: bool) -> None:
-        count = self._length(flexible, 4)
+    def _array(self, slot: Slot) -> None:
+        count = self._length()
         item = slot.item()
         if item.kind in SIZES:
             self.skip(count * SIZES[item.kind])
             return
         for _ in range(count):  # each item takes at least a byte, so a hostile count ends with the data
-            self.value(item, flexible)
+            self.value(item)
 
     def _section(self, shape: Shape) -> None:
-        """Copies what came before, then the known ones of this section."""
-        self._out.append(self._data[self._copied_to : self.at])
+        """Copies what came before, then the known ones of this section. An empty one is copied with what follows."""
+        start_of_section = self.at
+        count = self.uvarint()
+        if count == 0:
+            return
+        self._out.append(self._data[self._copied_to : start_of_section])
         known = {slot.tag: slot for slot in shape.tagged}
         kept: list[Buffer] = []
-        for _ in range(self.uvarint()):
+        for _ in range(count):
             tag, size = self.uvarint(), self.uvarint()
             start = self.at
             self.skip(size)
@@ -107,26 +112,20 @@ class _Walk:
 
     def _tagged(self, slot: Slot, data: memoryview) -> bytes:
         inner = _Walk(data, self.structs_left)
-        inner.value(slot.present(), True)
+        inner.value(slot.present())
         self.structs_left = inner.structs_left
         if inner.at != len(data):
             raise Rejected(f"tagged field {slot.name} is {len(data)} bytes long but ends after {inner.at}")
         return inner.copied()
 
-    def _length(self, flexible: bool, size: int) -> int:
+    def _length(self) -> int:
         """A length or count; null counts as nothing: whether null is allowed is for the real parser to say."""
-        length = self.uvarint() - 1 if flexible else self._number(size)
-        if length < -1:
-            raise Rejected(f"a length of {length} before byte {self.at}")
-        return max(0, length)
+        return max(0, self.uvarint() - 1)
 
     def _present(self) -> bool:
-        marker = self._number(1) & 255
-        if marker not in (PRESENT_STRUCT, NULL_STRUCT):
-            raise Rejected(f"a marker of {marker} before byte {self.at}")
-        return marker == PRESENT_STRUCT
-
-    def _number(self, size: int) -> int:
         start = self.at
-        self.skip(size)
-        return int.from_bytes(self._data[start : self.at], "big", signed=True)
+        self.skip(1)
+        marker = self._data[start]
+        if marker not in (PRESENT_STRUCT, NULL_STRUCT):
+            raise Rejected(f"a marker of {marker} at byte {start}")
+        return marker == PRESENT_STRUCT

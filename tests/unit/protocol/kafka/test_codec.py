@@ -74,6 +74,14 @@ def test_large_counts_and_lengths() -> None:
     assert body.topics[299].partitions[0].isr_nodes == tuple(range(200))
 
 
+@pytest.mark.parametrize("version", [5, 12])
+@pytest.mark.parametrize("count", [0, 16, 17, 18, 126, 127, 128, 20_000])
+def test_lists_of_numbers_of_any_length(version: int, count: int) -> None:
+    nodes = tuple(range(count))
+    frame = codec.respond(METADATA, version, 1, {"topics": [{"name": "t", "partitions": [{"isr_nodes": nodes}]}]})
+    assert codec.parse_response(METADATA, version, frame[4:]).body.topics[0].partitions[0].isr_nodes == nodes
+
+
 @pytest.mark.parametrize("view", [bytes, bytearray, memoryview])
 def test_records_may_be_any_buffer(view: Any) -> None:
     body = {"responses": [{"partitions": [{"records": view(b"batch")}]}]}
@@ -321,7 +329,7 @@ def test_unknown_tags_are_stripped_from_every_section() -> None:
 
 def test_a_body_without_unknown_tags_stays_as_it_is() -> None:
     maker = LuckyMaker(random.Random(3))
-    for key, version in PAIRS:
+    for key, version in FLEXIBLE_REQUESTS:
         entity = maker.make(load_request_schema(key, version))
         assert tags.strip_unknown(type(entity), kio_bytes(entity) + b"after") == kio_bytes(entity)
 
@@ -355,6 +363,15 @@ def test_a_tagged_field_must_fill_its_size() -> None:
     assert body.endswith(b"\0")
     with pytest.raises(Rejected, match="cluster_id is 4 bytes long but ends after 2"):
         tags.strip_unknown(fetch, body[:-1] + b"\x01\x00\x04\x02xyz")
+
+
+def test_a_struct_is_null_or_there() -> None:
+    describe_topic_partitions = load_request_schema(75, 0)
+    no_topics, limit, tags_at_the_end = b"\x01", bytes(4), b"\x01\x63\x00"
+    for marker, fits in ((b"\xff", True), (b"\xfe", False), (b"\x00", False), (b"\x02", False)):
+        body = no_topics + limit + marker + tags_at_the_end
+        with contextlib.nullcontext() if fits else pytest.raises(Rejected, match="marker"):
+            assert tags.strip_unknown(describe_topic_partitions, body) == body[:-3] + b"\0"
 
 
 def test_a_flood_of_structs_with_unknown_tags_is_cut_short() -> None:
