@@ -6,6 +6,7 @@ mutant is run in moods in which its rule matters, on seeds on which the real cod
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -154,6 +155,10 @@ def _no_failure(self: claimer.Lane, item: Any) -> None:
     return None
 
 
+def _fail_nobody(self: claimer.Lane, extent: Any, error: Any) -> None:
+    return None
+
+
 def _any_marker_ends(producer: Any, marker: Any) -> bool:
     return bool(producer.in_transaction)
 
@@ -164,6 +169,12 @@ MUTANTS = (
         "a claim that met itself is taken for somebody else's",
         [(rules, "is_mine", _never)],
         ("lossy", "late"),
+    ),
+    Mutant(
+        "a doubt that a trim has covered stays one",
+        "a lost claim that cannot be looked at any more is made again",
+        [(claimer.Lane, "fail_plain", _fail_nobody)],
+        ("swift",),
     ),
     Mutant(
         "seal order", "frames are claimed as they are stored", [(writer, "_turn_after", _no_turn)], ("lossy", "late")
@@ -325,7 +336,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="give up on a mutant after so many")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     names = [mutant.name for mutant in MUTANTS if options.only in mutant.name]
     survivors = 0

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 import traceback
 from collections import Counter
@@ -15,7 +16,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one and print its history")
     parser.add_argument("--seeds", type=int, default=200, help="run so many")
     parser.add_argument("--start", type=int, default=0, help="the first of them")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     logging.disable()  # what goes wrong here goes wrong on purpose
     if options.seed is not None:

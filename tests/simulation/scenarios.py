@@ -32,6 +32,7 @@ ZOMBIES = Weather(slow=0.05, lost_back=0.01, stall=0.02)
 CRASHES = Weather(slow=0.05, lost_back=0.01, kill=0.012, event_lost=0.1, watch_broken=0.05)
 SLEEPERS = Weather(stall=0.03, stall_s_min=2 * HOUR)
 RESTARTS = Weather(slow=0.4, kill=0.02, stall=0.01, stall_s_max=60.0)
+SWIFT = Weather(slow=0.05, lost_back=0.15)
 LATE = Weather(slow=0.1, lost_there=0.02, lost_back=0.04, late=0.08, late_s_max=1 * HOUR)
 STORM = Weather(
     slow=0.08, refused=0.02, lost_there=0.02, lost_back=0.04, late=0.03, stall=0.01, kill=0.006, event_lost=0.3
@@ -55,6 +56,7 @@ MOODS = (
         pipelines=2,
     ),
     Mood(name="restarts", weather=RESTARTS, think_s_max=3.0, move_s_max=2.0, pipelines=2, batches=12),
+    Mood(name="swift", weather=SWIFT, plain=3, idempotent=1, transactional=0, think_s_max=10.0, move_s_max=2.0),
     Mood(name="deposed", weather=replace(LOSSY, late=0.005), depositions=8, think_s_max=120.0, move_s_max=120.0),
     Mood(name="storm", weather=STORM, depositions=3, pipelines=2, move_s_max=200.0),
 )

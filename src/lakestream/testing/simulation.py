@@ -140,6 +140,7 @@ class Machine:
         if not self.alive:
             return
         self.alive = False
+        self._loop.living.remove(self)
         for caller in list(self._callers):
             if not caller.done():
                 caller.set_exception(Died(self.name))
@@ -199,6 +200,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.failures: list[dict[str, Any]] = []
         """What went wrong where nobody was listening."""
         self.machines: list[Machine] = []
+        self.living: list[Machine] = []
         self.steps = 0
         self._steps_max = steps_max
         self._seconds_max = seconds_max
@@ -214,6 +216,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def machine(self, name: str) -> Machine:
         machine = Machine(self, name)
         self.machines.append(machine)
+        self.living.append(machine)
         return machine
 
     def after(self, seconds: float, do: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
@@ -297,7 +300,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _choose(self) -> Machine | None:
         """Who may run next: one of the machines that have something to do and can, or the world."""
-        busy: list[Machine | None] = [m for m in self.machines if m.ready and m.runs]
+        now = self.now
+        busy: list[Machine | None] = [m for m in self.living if m.ready and m._paused_until <= now]
         if self._world:
             busy.append(None)
         if not busy:
@@ -334,6 +338,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def bury(self) -> None:
         """End everything that is left, dead machines included: nothing of the run stays alive in this process."""
         self._burying = True
+        self.living.clear()
         self._steps_max += self.steps
         self._seconds_max += self.now
         for machine in self.machines:
