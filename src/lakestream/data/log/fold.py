@@ -87,11 +87,11 @@ def _judge_sequence(producer: Producer, batch: BatchInfo) -> Duplicate | OutOfOr
 
 
 def _judge_transaction(producer: Producer, batch: BatchInfo) -> Rejected | None:
+    if batch.kind is Kind.PLAIN and not producer.in_transaction:
+        return None
     who = f"producer {batch.producer_id}"
     if batch.kind is Kind.PLAIN:
-        return (
-            Rejected(f"{who} has an open transaction; this batch is outside of it") if producer.in_transaction else None
-        )
+        return Rejected(f"{who} has an open transaction; this batch is outside of it")
     if batch.transaction != NO_TRANSACTION and batch.transaction <= producer.transaction_ended:
         return Rejected(f"{who}: transaction {batch.transaction} has ended")
     if producer.in_transaction and batch.transaction != producer.transaction:
@@ -103,20 +103,19 @@ def advanced(producer: Producer | None, batch: BatchInfo, offset_start: int, app
     """The producer after an accepted batch."""
     if batch.kind >= Kind.COMMIT:
         return _after_marker(producer, batch, appended_ms)
-    same_epoch = producer is not None and producer.epoch == batch.epoch
-    recent = (
-        *(producer.recent[1 - rules.RECENT_BATCHES :] if producer is not None and same_epoch else ()),
-        Recent(batch.sequence_first, batch.sequence_last, offset_start),
-    )
-    started = NO_OFFSET if producer is None else producer.transaction_start
+    recent = Recent(batch.sequence_first, batch.sequence_last, offset_start)
+    started = offset_start if batch.kind is Kind.TRANSACTIONAL else NO_OFFSET
+    if producer is None:
+        return Producer(batch.epoch, batch.sequence_last, (recent,), appended_ms, batch.transaction, started)
+    before = producer.recent[1 - rules.RECENT_BATCHES :] if producer.epoch == batch.epoch else ()
     return Producer(
         batch.epoch,
         batch.sequence_last,
-        recent,
+        (*before, recent),
         appended_ms,
         batch.transaction,
-        offset_start if batch.kind is Kind.TRANSACTIONAL and started == NO_OFFSET else started,
-        NO_TRANSACTION if producer is None else producer.transaction_ended,
+        producer.transaction_start if producer.in_transaction else started,
+        producer.transaction_ended,
     )
 
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lakestream.batch import RecordBatch, is_commit
+from lakestream.batch import CONTROL, TRANSACTIONAL, RecordBatch, is_commit
 from lakestream.data.wal.format import Part
 from lakestream.metadata.claims import BatchInfo, Kind, Medium
 from lakestream.model import PartitionId
@@ -51,9 +51,11 @@ class Placed:
 
 
 def kind_of(batch: RecordBatch) -> Kind:
+    if not batch.attributes & (TRANSACTIONAL | CONTROL):
+        return Kind.PLAIN
     if batch.is_control:
         return Kind.COMMIT if is_commit(batch) else Kind.ABORT
-    return Kind.TRANSACTIONAL if batch.is_transactional else Kind.PLAIN
+    return Kind.TRANSACTIONAL
 
 
 class Location(NamedTuple):
