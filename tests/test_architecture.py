@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent / "src" / "lakestream"
 
 LAYERS = [
     "__main__ cli testing",
+    "broker",
     "node",
     "protocol pipeline console",
     "coordination",
@@ -19,8 +20,8 @@ LAYERS = [
     "catalog",
     "metadata",
     "storage",
-    "batch",
-    "model errors settings clock",
+    "batch compression",
+    "model errors checksum collector settings clock",
 ]
 INSIDE_DATA = ["log", "wal table", "cache"]
 

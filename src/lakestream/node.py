@@ -66,7 +66,12 @@ async def open_stores(settings: Settings, clock: Clock, ids: Ids) -> AsyncIterat
 
 
 @asynccontextmanager
-async def open_node(settings: Settings, clock: Clock | None = None, ids: Ids | None = None) -> AsyncIterator[Node]:
+async def open_node(
+    settings: Settings,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    profile_of: Callable[[PartitionId], Profile] | None = None,
+) -> AsyncIterator[Node]:
     """A running broker; leaving the block stops it, after it has answered what it accepted."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     async with open_stores(settings, clock, ids) as stores:
@@ -77,7 +82,7 @@ async def open_node(settings: Settings, clock: Clock | None = None, ids: Ids | N
             settings.log,
             clock,
             ids,
-            profile_of=_one_profile(settings.default_profile),
+            profile_of=profile_of or _one_profile(settings.default_profile),
         )
         sweeper = Sweeper(
             stores.metadata, stores.objects, stores.segments, read_grace_ms=settings.log.wal.read_grace_ms

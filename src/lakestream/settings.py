@@ -45,6 +45,10 @@ class Settings:
     storage: str = ""  # file:///path, s3://bucket/prefix, gs://…, az://…; empty: a folder in data_dir
     wal_dir: Path | None = None  # on a disk that every broker mounts; on one machine: a folder in data_dir
     profile: Profile | None = None  # of topics that choose none; empty: latency on a local disk, cost on a bucket
+    kafka: str = "127.0.0.1:9092"  # where Kafka clients connect; port 0: any free one
+    advertise: str = ""  # host[:port] that clients are told; empty: where it listens
+    zone: str = ""
+    default_partitions: int = 4
     log: LogSettings = field(default_factory=LogSettings)
 
     @property

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from lakestream.cli import doctor, wal
+from lakestream.cli import doctor, serve, wal
 from lakestream.errors import LakestreamError
 
 Configure: TypeAlias = Callable[[argparse.ArgumentParser], None]
@@ -26,6 +26,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
+    "broker": Command("serve Kafka clients", serve.configure),
     "doctor": Command("check the stores, and every log's claims against its bytes", doctor.configure),
     "wal": Command(
         "look into the write-ahead log",

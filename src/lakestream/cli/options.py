@@ -40,12 +40,26 @@ def _profile(text: str) -> Profile:
     return Profile(text)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
 STORE_OPTIONS = (
     Option("data_dir", "DIR", "folder for all that lies on this machine", Path),
     Option("metadata", "STORE", "sqlite, or oxia://host:port[,host:port]/namespace", str),
     Option("storage", "URL", "file:///path, s3://bucket/prefix, gs://… or az://…", str),
     Option("wal_dir", "DIR", "folder for segments, on a disk that every broker mounts", Path),
     Option("profile", "PROFILE", "cost or latency, for topics that choose none", _profile),
+)
+
+BROKER_OPTIONS = (
+    *STORE_OPTIONS,
+    Option("kafka", "HOST:PORT", "where Kafka clients connect (127.0.0.1:9092)", str),
+    Option("advertise", "HOST[:PORT]", "what clients are told to connect to", str),
+    Option("zone", "ZONE", "this broker's zone: clients there are sent to it", str),
+    Option("default_partitions", "N", "of topics that are made without a number (4)", _count),
 )
 
 

@@ -3,6 +3,9 @@
 | key                                   | home      | record                                                        |
 |---------------------------------------|-----------|---------------------------------------------------------------|
 | /topics/{name}                        | /topics   | Topic: id, partition count, settings                          |
+| /brokers/{node id:010d}               | /brokers  | Broker: where it listens, its zone; ephemeral                 |
+| /cluster/id                           | /cluster  | the cluster's id, made once                                   |
+| /cluster/producer_ids                 | /cluster  | the next producer id that nobody has                          |
 | /log/{topic id}/{n}/{start:020d}      | that log  | Claim: offsets [start, end) are these bytes                   |
 | /log/{topic id}/{n}/floor             | that log  | claims below this offset may be gone; absent: the log is gone |
 | /fold/{topic id}/{n}                  | that log  | the fold of the chain up to some offset                       |
@@ -16,6 +19,10 @@ from lakestream.model import PartitionId
 
 LOGS = "/log/"
 TOPICS = Folder("/topics", "/topics")
+BROKERS = Folder("/brokers", "/brokers")
+CLUSTER = Folder("/cluster", "/cluster")
+CLUSTER_ID = CLUSTER.key("id")
+PRODUCER_IDS = CLUSTER.key("producer_ids")
 
 FLOOR_NAME = "floor"
 """Sorts behind the offsets, so a scan of claims can end before it."""
@@ -27,6 +34,10 @@ def _home(partition: PartitionId) -> str:
 
 def topic_key(name: str) -> Key:
     return TOPICS.key(name)
+
+
+def broker_key(node_id: int) -> Key:
+    return BROKERS.key(f"{node_id:010d}")
 
 
 def claims_folder(partition: PartitionId) -> Folder:

@@ -21,6 +21,7 @@ from lakestream.data.log.fold import Aborted, served
 from lakestream.data.log.routes import Numbers, Routes
 from lakestream.data.log.skew import SkewGuard
 from lakestream.data.log.struggle import Struggles
+from lakestream.data.log.times import At, first_in
 from lakestream.data.log.view import View, Views
 from lakestream.data.log.wait import Feed, Waiters
 from lakestream.data.wal.buffer import Appended, Extent, Placed
@@ -153,8 +154,14 @@ class Log:
         OutOfOrder, Fenced, Rejected: the batch may not follow what its producer wrote before. Missing: the log is gone.
         Unavailable: it is not stored. Uncertain: it may be; an idempotent producer may send it again without harm.
         """
+        return await self.place(partition, batch, transaction)
+
+    def place(
+        self, partition: PartitionId, batch: RecordBatch, transaction: int = NO_TRANSACTION
+    ) -> "asyncio.Future[Appended]":
+        """The same without waiting: batches are appended in the order in which they are placed."""
         self._skew.check()
-        return await self._routes.place(partition, batch, transaction)
+        return self._routes.place(partition, batch, transaction)
 
     async def _store_again(self, extent: Extent) -> None:
         await self._by_id[extent.writer_id].store_again(extent)
@@ -184,16 +191,26 @@ class Log:
 
     async def wait(self, partition: PartitionId, offset: int, timeout_ms: int) -> bool:
         """Wait until the log's end is beyond `offset`; False if it did not come to that in time."""
-        with self._waiters.joined(partition) as event:
-            view = await self._views.get(partition)
-            await self._views.refresh(view)
+        return await self.wait_any([(partition, offset)], timeout_ms)
+
+    async def wait_any(self, ends: Sequence[tuple[PartitionId, int]], timeout_ms: int) -> bool:
+        """Wait until the end of one of these logs is beyond its offset."""
+        with self._waiters.joined([partition for partition, _ in ends]) as event:
+            for partition, _ in ends:
+                await self._views.refresh(await self._views.get(partition))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_ms / 1000):
-                    while view.offset_end <= offset:
+                    while not (grown := await self._has_grown(ends)):
                         event.clear()
                         await event.wait()
-                        view = await self._views.get(partition)
-            return view.offset_end > offset
+                    return grown
+            return await self._has_grown(ends)
+
+    async def _has_grown(self, ends: Sequence[tuple[PartitionId, int]]) -> bool:
+        for partition, offset in ends:
+            if (await self._views.get(partition)).offset_end > offset:
+                return True
+        return False
 
     async def bounds(self, partition: PartitionId) -> Bounds:
         """Where the log starts and ends, as the store has it now."""
@@ -204,6 +221,34 @@ class Log:
     async def aborted(self, partition: PartitionId, offset_start: int, offset_end: int) -> list[Aborted]:
         """Aborted transactions with records in `[offset_start, offset_end)`, for readers of committed records."""
         return (await self._views.get(partition)).fold.aborted_in(offset_start, offset_end)
+
+    async def first_at(self, partition: PartitionId, timestamp: int) -> At | None:
+        """The first record that is not older than `timestamp`."""
+        bounds = await self.bounds(partition)
+        offset = bounds.start
+        while offset < bounds.end:
+            claims = await self._views.claims_from(await self._views.get(partition), offset)
+            for claim, created_ms in claims:
+                if claim.max_timestamp >= timestamp and (found := await self._first_in(claim, created_ms, timestamp)):
+                    return found
+            offset = claims[-1].claim.offset_end if claims else (await self.bounds(partition)).start
+        return None
+
+    async def newest_time(self, partition: PartitionId) -> At | None:
+        """The record with the newest timestamp of all."""
+        await self.bounds(partition)
+        view = await self._views.get(partition)
+        if view.fold.timestamp_offset < view.floor:
+            return None
+        claim, created_ms = (await self._views.claims_from(view, view.fold.timestamp_offset))[0]
+        return await self._first_in(claim, created_ms, claim.max_timestamp)
+
+    async def _first_in(self, claim: Claim, created_ms: int, timestamp: int) -> At | None:
+        (batches,) = await self._reader.read([claim])
+        for (offset, _), data in zip(served(claim, created_ms), batches, strict=False):
+            if found := await first_in(RecordBatch.parse(data), offset, timestamp):
+                return found
+        return None
 
     async def _look_at_end(self, view: View, offset: int) -> None:
         """ "There is no more" is said only after a look at the store, "there is no such offset" only for certain."""

@@ -6,7 +6,7 @@ The feed is a hint, never the truth: it tells which log to look at, and a lost e
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lakestream.data.log.view import Views
@@ -39,16 +39,22 @@ class Waiters:
             event.set()
 
     @contextlib.contextmanager
-    def joined(self, partition: PartitionId) -> Iterator[asyncio.Event]:
+    def joined(self, partitions: Sequence[PartitionId]) -> Iterator[asyncio.Event]:
+        """An event that is set when any of these logs grows."""
         event = asyncio.Event()
-        self._waiting.setdefault(partition, {})[event] = None
+        for partition in partitions:
+            self._waiting.setdefault(partition, {})[event] = None
         try:
             yield event
         finally:
-            waiting = self._waiting[partition]
-            del waiting[event]
-            if not waiting:
-                del self._waiting[partition]
+            for partition in partitions:
+                self._leave(partition, event)
+
+    def _leave(self, partition: PartitionId, event: asyncio.Event) -> None:
+        waiting = self._waiting.get(partition, {})
+        waiting.pop(event, None)
+        if not waiting:
+            self._waiting.pop(partition, None)
 
 
 class Feed:

@@ -1,0 +1,151 @@
+"""A broker: a node that Kafka clients can reach, known to the others."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from lakestream.clock import Clock, Ids, RandomIds, SystemClock
+from lakestream.coordination import topic_settings
+from lakestream.coordination.cluster import ClusterView
+from lakestream.errors import LakestreamError, Misconfigured
+from lakestream.metadata.brokers import Broker, Brokers
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.cluster import Cluster
+from lakestream.metadata.store import MetadataStore, Session
+from lakestream.model import PartitionId
+from lakestream.node import Node, open_node
+from lakestream.protocol.kafka import handlers  # noqa: F401 -- they enter themselves into the table
+from lakestream.protocol.kafka.dispatch import Dispatcher
+from lakestream.protocol.kafka.server import KafkaServer, ServerSettings
+from lakestream.protocol.kafka.services import BrokerSettings, Services
+from lakestream.settings import Profile, Settings
+
+log = logging.getLogger(__name__)
+
+SESSION_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBroker:
+    node: Node
+    services: Services
+    server: KafkaServer
+    kafka: str
+    """Where it listens."""
+
+
+@asynccontextmanager
+async def open_broker(
+    settings: Settings, clock: Clock | None = None, ids: Ids | None = None
+) -> AsyncIterator[RunningBroker]:
+    """A broker that serves; leaving the block stops it, after it has answered what it accepted."""
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    profiles = _Profiles(settings.default_profile)
+    async with AsyncExitStack() as opened:
+        node = await opened.enter_async_context(open_node(settings, clock, ids, profiles.of))
+        view = profiles.view = ClusterView(node.stores.metadata)
+        await view.start()
+        opened.push_async_callback(view.close)
+        server = KafkaServer(ServerSettings())
+        host, port = await _bound(server, settings.kafka)
+        opened.push_async_callback(server.stop)
+        registration = Registration(node.stores.metadata, _advertised(settings, host, port))
+        opened.push_async_callback(registration.close)
+        services = await _services(node, view, await registration.start(), settings, clock, ids)
+        await server.serve(Dispatcher(services).handle)
+        yield RunningBroker(node=node, services=services, server=server, kafka=f"{host}:{port}")
+
+
+async def _services(node: Node, view: ClusterView, me: Broker, settings: Settings, clock: Clock, ids: Ids) -> Services:
+    metadata = node.stores.metadata
+    await view.look_at_brokers()
+    cluster = Cluster(metadata, ids)
+    return Services(
+        log=node.log,
+        topics=node.topics,
+        claims=Claims(metadata),
+        view=view,
+        cluster=cluster,
+        cluster_id=await cluster.id(),
+        me=me,
+        clock=clock,
+        ids=ids,
+        settings=BrokerSettings(default_partitions=settings.default_partitions),
+    )
+
+
+class Registration:
+    """This broker's ephemeral record, renewed under a new session if the old one was lost."""
+
+    def __init__(self, metadata: MetadataStore, broker: Broker) -> None:
+        self._metadata = metadata
+        self._broker = broker
+        self._session: Session | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> Broker:
+        await self._register()
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="broker.registration")
+        return self._broker
+
+    async def close(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self._session is not None:
+            with contextlib.suppress(LakestreamError):
+                await self._session.close()
+
+    async def _register(self) -> None:
+        self._session = await self._metadata.session(SESSION_MS)
+        self._broker = await Brokers(self._metadata).register(self._broker, self._session)
+
+    async def _keep(self) -> None:
+        while True:
+            assert self._session is not None
+            await self._session.wait_lost()
+            log.warning("broker.session_lost node=%d", self._broker.node_id)
+            try:
+                await self._register()
+            except LakestreamError as error:
+                log.warning("broker.not_registered error=%s", error)
+                await asyncio.sleep(1)
+
+
+class _Profiles:
+    """Which profile a partition's topic has chosen."""
+
+    def __init__(self, default: Profile) -> None:
+        self._default = default
+        self.view: ClusterView | None = None
+
+    def of(self, partition: PartitionId) -> Profile:
+        name = None if self.view is None else self.view.name_of(partition.topic_id)
+        topic = None if self.view is None or name is None else self.view.known(name)
+        return (topic_settings.read(topic.settings).profile if topic else None) or self._default
+
+
+async def _bound(server: KafkaServer, address: str) -> tuple[str, int]:
+    host, port = parse_address(address, "--kafka")
+    try:
+        return await server.bind(host, port)
+    except OSError as error:
+        why = error.strerror or error
+        raise Misconfigured(f"cannot listen on {address} ({why}): choose another with --kafka") from error
+
+
+def _advertised(settings: Settings, host: str, port: int) -> Broker:
+    if settings.advertise:
+        told_host, told_port = parse_address(settings.advertise, "--advertise", port)
+        return Broker(0, told_host, told_port, settings.zone)
+    return Broker(0, "127.0.0.1" if host in ("0.0.0.0", "::") else host, port, settings.zone)
+
+
+def parse_address(text: str, flag: str, default_port: int | None = None) -> tuple[str, int]:
+    host, _, port = text.rpartition(":") if ":" in text else (text, "", str(default_port or ""))
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise Misconfigured(f"{flag} {text!r}: write it as host:port")
+    return host.strip("[]"), int(port)

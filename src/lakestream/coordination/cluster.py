@@ -1,0 +1,100 @@
+"""Topics and brokers as this broker knows them: in memory for every request, kept fresh by the change feed.
+
+A cached answer may be late, never invented: what is not known here is asked of the store before it is denied.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from lakestream.errors import LakestreamError, Missing
+from lakestream.metadata import keys
+from lakestream.metadata.brokers import Broker, Brokers
+from lakestream.metadata.store import MetadataStore
+from lakestream.metadata.topics import Topic, Topics
+
+log = logging.getLogger(__name__)
+
+FEED_RETRY_MS: Final = 200
+
+
+class ClusterView:
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._topics = Topics(store)
+        self._brokers = Brokers(store)
+        self._by_name: dict[str, Topic] = {}
+        self._names: dict[str, str] = {}  # by topic id
+        self.brokers: list[Broker] = []
+        self.version = 0
+        """Changes with every change of topics or brokers: what was built from them is then built anew."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self.look_at_topics()
+        await self.look_at_brokers()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._follow(keys.TOPICS.path, self.look_at_topics), name="cluster.topics"),
+            loop.create_task(self._follow(keys.BROKERS.path, self.look_at_brokers), name="cluster.brokers"),
+        ]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def known(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    @property
+    def topics(self) -> dict[str, Topic]:
+        return self._by_name
+
+    def name_of(self, topic_id: str) -> str | None:
+        return self._names.get(topic_id)
+
+    async def topic(self, name: str) -> Topic:
+        """From memory, else from the store. Missing: there is none, for certain."""
+        known = self._by_name.get(name)
+        if known is None:
+            known = await self._topics.get(name)
+            self.learn(name, known)
+        return known
+
+    async def name_of_id(self, topic_id: str) -> str:
+        """Missing: no topic has that id (any more)."""
+        if topic_id not in self._names:
+            await self.look_at_topics()
+        name = self._names.get(topic_id)
+        if name is None:
+            raise Missing(f"no topic has the id {topic_id}")
+        return name
+
+    def learn(self, name: str, topic: Topic) -> None:
+        self._put({**self._by_name, name: topic})
+
+    def forget(self, name: str) -> None:
+        self._put({known: topic for known, topic in self._by_name.items() if known != name})
+
+    async def look_at_topics(self) -> None:
+        self._put(await self._topics.all())
+
+    async def look_at_brokers(self) -> None:
+        self.brokers = await self._brokers.all()
+        self.version += 1
+
+    def _put(self, topics: dict[str, Topic]) -> None:
+        self._by_name = topics
+        self._names = {topic.topic_id: name for name, topic in topics.items()}
+        self.version += 1
+
+    async def _follow(self, prefix: str, look: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                async for _ in self._store.watch(prefix):
+                    await look()
+            except LakestreamError as error:
+                log.warning("cluster.feed_broken prefix=%s error=%s", prefix, error)
+            await asyncio.sleep(FEED_RETRY_MS / 1000)

@@ -1,0 +1,60 @@
+"""Offsets by time: which record is the first that is not older than some moment, and which is the newest.
+
+Claims carry their newest timestamp, so only one claim's bytes are read, and of these only the records of one batch.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lakestream.batch import HEADER_SIZE, RecordBatch
+from lakestream.compression import decompressed
+from lakestream.errors import Corrupt, Rejected
+from lakestream.model import Buffer
+
+
+class At(NamedTuple):
+    timestamp: int
+    offset: int
+
+
+async def first_in(batch: RecordBatch, offset: int, timestamp: int) -> At | None:
+    """The first record of a batch that is not older."""
+    if batch.max_timestamp < timestamp:
+        return None
+    if batch.timestamp_type or batch.record_count == 1:
+        return At(batch.max_timestamp, offset)
+    times = await asyncio.to_thread(timestamps, batch)
+    return next((At(time, offset + delta) for delta, time in times if time >= timestamp), None)
+
+
+def timestamps(batch: RecordBatch) -> list[tuple[int, int]]:
+    """Offset delta and timestamp of every record."""
+    try:
+        data = decompressed(memoryview(batch.data)[HEADER_SIZE:], batch.compression)
+        return [(delta, batch.base_timestamp + time) for time, delta in _deltas(data, batch.record_count)]
+    except (IndexError, Rejected) as error:
+        raise Corrupt(f"the records of a batch cannot be read: {error}") from error
+
+
+def _deltas(data: bytes, count: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for _ in range(count):
+        size, at = _varint(data, at)
+        time, after_time = _varint(data, at + 1)  # behind the record's attributes
+        delta, _end = _varint(data, after_time)
+        yield time, delta
+        at += size
+
+
+def _varint(data: Buffer, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise Rejected("a number in it is too long")

@@ -1,0 +1,99 @@
+"""(key, version) → handler. What ApiVersions tells clients comes from this table, and so does docs/coverage.md.
+
+Before: server.py.  After: handlers/*.py, one file per request.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from lakestream.errors import LakestreamError, Rejected
+from lakestream.model import Buffer
+from lakestream.protocol.kafka import codec
+from lakestream.protocol.kafka.codec import Request, UnsupportedVersion
+from lakestream.protocol.kafka.server import Answer, CloseConnection, Connection
+from lakestream.protocol.kafka.services import Services
+
+Body: TypeAlias = Mapping[str, Any]
+"""A response as a plain mapping, the same for all versions; or ready bytes, or nothing."""
+
+
+class Call(NamedTuple):
+    """A request, and who made it."""
+
+    request: Request
+    connection: Connection
+
+    @property
+    def body(self) -> Any:
+        return self.request.body
+
+    @property
+    def version(self) -> int:
+        return self.request.version
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.request.get(name, default)
+
+
+Work: TypeAlias = Callable[[Call, Services], Awaitable[Body | list[Buffer] | None]]
+
+
+class Handler(NamedTuple):
+    key: int
+    versions: range
+    reports_from: int
+    """The lowest version that ApiVersions names; some clients look for one that is no longer served."""
+    work: Work
+
+
+HANDLERS: Final[dict[int, Handler]] = {}
+
+API_VERSIONS: Final = 18
+
+
+def handles(key: int, versions: range, *, reports_from: int | None = None) -> Callable[[Work], Work]:
+    def register(work: Work) -> Work:
+        assert key not in HANDLERS, f"two handlers for key {key}"
+        HANDLERS[key] = Handler(key, versions, versions.start if reports_from is None else reports_from, work)
+        return work
+
+    return register
+
+
+class Dispatcher:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def handle(self, connection: Connection, frame: bytes | memoryview) -> Answer:
+        """Work on one request."""
+        request = self._parse(frame)
+        answer = await HANDLERS[request.key].work(Call(request, connection), self._services)
+        if answer is None or isinstance(answer, list):
+            return answer
+        return [codec.respond(request.key, request.version, request.correlation_id, answer)]
+
+    def _parse(self, frame: bytes | memoryview) -> Request:
+        try:
+            header = codec.peek(frame)
+            handler = HANDLERS.get(header.key)
+            if handler is not None and header.version in handler.versions:
+                return codec.parse(frame)
+        except UnsupportedVersion as error:
+            raise CloseConnection(str(error)) from error
+        except Rejected as error:
+            raise CloseConnection(f"sent a request that cannot be read: {error}") from error
+        if header.key == API_VERSIONS:
+            # A client newer than we are: the handler answers in the oldest words, with what we know.
+            return Request(API_VERSIONS, 0, header.correlation_id, header.client_id, UNKNOWN_VERSION)
+        raise CloseConnection(f"asked for request {header.key} version {header.version}, which is not offered")
+
+
+class _UnknownVersion:
+    """Stands for the body of an ApiVersions request that is too new to be read."""
+
+
+UNKNOWN_VERSION: Final = _UnknownVersion()
+
+
+def describe(error: LakestreamError) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,69 @@
+"""Kafka's error codes, and which of them our error kinds become. The wire code is chosen here, once."""
+
+from enum import IntEnum
+from typing import Final
+
+from lakestream import errors
+
+
+class Code(IntEnum):
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    TOPIC_AUTHORIZATION_FAILED = 29
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_TRANSACTION_TIMEOUT = 50
+    KAFKA_STORAGE_ERROR = 56
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    NO_REASSIGNMENT_IN_PROGRESS = 85
+    ELECTION_NOT_NEEDED = 84
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+
+
+KAFKA_CODE: Final[dict[type[errors.LakestreamError], Code]] = {
+    errors.Unavailable: Code.REQUEST_TIMED_OUT,
+    errors.Uncertain: Code.REQUEST_TIMED_OUT,
+    errors.Conflict: Code.UNKNOWN_SERVER_ERROR,
+    errors.Fenced: Code.INVALID_PRODUCER_EPOCH,
+    errors.Missing: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.Rejected: Code.INVALID_REQUEST,
+    errors.OutOfOrder: Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.OutOfRange: Code.OFFSET_OUT_OF_RANGE,
+    errors.Misconfigured: Code.INVALID_CONFIG,
+    errors.Corrupt: Code.KAFKA_STORAGE_ERROR,
+}
+
+
+class KafkaError(errors.Rejected):
+    """A refusal that has a code of its own in Kafka."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def code_of(error: errors.LakestreamError) -> Code:
+    if isinstance(error, KafkaError):
+        return error.code
+    return next(KAFKA_CODE[kind] for kind in type(error).__mro__ if kind in KAFKA_CODE)

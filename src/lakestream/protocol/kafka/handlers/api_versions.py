@@ -1,0 +1,34 @@
+"""ApiVersions (key 18), v0-4.
+
+Which requests this broker serves, at which versions. The first thing that every client asks.
+
+A version above ours is answered in the words of v0, with error 35 and the list, and the connection stays.
+v3 client software name and version (letters, digits, dash, dot), features · v4 features whose lowest version is 0
+"""
+
+import re
+from typing import Any, Final
+
+from lakestream.protocol.kafka.dispatch import API_VERSIONS, HANDLERS, UNKNOWN_VERSION, Body, Call, handles
+from lakestream.protocol.kafka.errors import Code
+from lakestream.protocol.kafka.services import Services
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+@handles(API_VERSIONS, versions=range(0, 5))
+async def api_versions(call: Call, services: Services) -> Body:
+    if call.body is UNKNOWN_VERSION:
+        return {"error_code": Code.UNSUPPORTED_VERSION, "api_keys": offered()}
+    if call.version >= 3 and not all(
+        _SOFTWARE.fullmatch(call.get(name)) for name in ("client_software_name", "client_software_version")
+    ):
+        return {"error_code": Code.INVALID_REQUEST}
+    return {"error_code": Code.NONE, "api_keys": offered(), "finalized_features_epoch": 0}
+
+
+def offered() -> list[dict[str, Any]]:
+    return [
+        {"api_key": key, "min_version": handler.reports_from, "max_version": handler.versions.stop - 1}
+        for key, handler in sorted(HANDLERS.items())
+    ]

@@ -1,0 +1,36 @@
+"""DeleteTopics (key 20), v1-6.
+
+Deletes topics by name, or by id (v6). Gone for every broker when it is answered: nobody can append to a deleted log.
+
+v4 flexible · v5 error message · v6 by id
+"""
+
+from typing import Any
+from uuid import UUID
+
+from lakestream.errors import LakestreamError, Missing
+from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
+from lakestream.protocol.kafka.errors import Code, code_of
+from lakestream.protocol.kafka.services import Services
+
+
+@handles(20, versions=range(1, 7))
+async def delete_topics(call: Call, services: Services) -> Body:
+    if call.version >= 6:
+        wanted = [(topic.name, topic.topic_id) for topic in call.body.topics]
+    else:
+        wanted = [(name, None) for name in call.body.topic_names]
+    return {"responses": [await _deleted(name, topic_id, services) for name, topic_id in wanted]}
+
+
+async def _deleted(name: str | None, topic_id: UUID | None, services: Services) -> dict[str, Any]:
+    by_id = name is None
+    try:
+        if name is None:
+            name = await services.view.name_of_id(topic_id.hex if topic_id else "")
+        topic = await services.topics.delete(name)
+        services.view.forget(name)
+    except LakestreamError as error:
+        code = Code.UNKNOWN_TOPIC_ID if by_id and isinstance(error, Missing) else code_of(error)
+        return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": describe(error)}
+    return {"name": name, "topic_id": UUID(hex=topic.topic_id), "error_code": Code.NONE}

@@ -1,0 +1,156 @@
+"""Fetch (key 1), v4-18.
+
+Reads record batches from any partition, on any broker. Waits until `min_bytes` are there or `max_wait` is over; appends
+on other brokers end the wait too.
+
+Sessions are not kept: every answer has session id 0, which tells clients to send full requests. A session id that we
+never gave is refused (70). An offset inside a batch returns the whole batch, and the first batch is returned whole even
+above the limits. Record bytes are never copied: the answer is a list of buffers.
+v5 log start · v7 sessions · v9 leader epoch · v11 rack · v12 flexible · v13 topic ids · v15 replica state
+"""
+
+import asyncio
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from lakestream.batch import CODECS, COMPRESSION_MASK
+from lakestream.coordination import placement
+from lakestream.data.log.log import Bounds, Slice
+from lakestream.errors import LakestreamError, Missing, OutOfRange
+from lakestream.model import Buffer, PartitionId
+from lakestream.protocol.kafka.dispatch import Call, handles
+from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
+from lakestream.protocol.kafka.fetch_answer import NO_REPLICA, Found, FoundTopic, written
+from lakestream.protocol.kafka.services import Services
+
+READ_COMMITTED: Final = 1
+NO_BOUNDS: Final = Bounds(-1, -1, -1)
+ZSTD_FROM_VERSION: Final = 10
+ZSTD: Final = CODECS.index("zstd")
+
+
+class Wanted(NamedTuple):
+    """One partition of a request."""
+
+    partition: PartitionId
+    number: int
+    offset: int
+    bytes_max: int
+
+
+class Topic(NamedTuple):
+    name: str
+    topic_id: UUID
+    parts: list[Wanted | Found]
+
+
+@handles(1, versions=range(4, 19))
+async def fetch(call: Call, services: Services) -> list[Buffer]:
+    if call.get("session_id", 0) != 0:
+        return written(call.request, [], Code.FETCH_SESSION_ID_NOT_FOUND)
+    topics = [await _resolved(topic, services) for topic in call.body.topics]
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + call.body.max_wait.total_seconds()
+    while True:
+        found = await _read(topics, call, services)
+        parts = [part for topic in found for part in topic.parts]
+        left_ms = int((deadline - loop.time()) * 1000)
+        enough = sum(part.size for part in parts) >= call.body.min_bytes or any(part.error for part in parts)
+        if enough or left_ms <= 0:
+            return written(call.request, found, Code.NONE)
+        try:
+            await services.log.wait_any(
+                [(part.partition, part.bounds.end) for part in parts if part.partition], left_ms
+            )
+        except LakestreamError:
+            continue  # the next read says what is wrong, and where
+
+
+async def _resolved(topic: Any, services: Services) -> Topic:
+    """Names and ids to logs; what cannot be found is an answer already."""
+    name, topic_id = getattr(topic, "topic", None), getattr(topic, "topic_id", UUID(int=0))
+    try:
+        if name is None:
+            name = await _name_of(topic_id, services)
+        known = await services.view.topic(name)
+    except LakestreamError as error:
+        return Topic(
+            name or "", topic_id, [Found(part.partition, code_of(error), NO_BOUNDS) for part in topic.partitions]
+        )
+    parts: list[Wanted | Found] = []
+    for part in topic.partitions:
+        if 0 <= part.partition < known.partition_count:
+            log_id = PartitionId(known.topic_id, part.partition)
+            parts.append(Wanted(log_id, part.partition, part.fetch_offset, part.partition_max_bytes))
+        else:
+            parts.append(Found(part.partition, Code.UNKNOWN_TOPIC_OR_PARTITION, NO_BOUNDS))
+    return Topic(name, topic_id, parts)
+
+
+async def _name_of(topic_id: UUID, services: Services) -> str:
+    try:
+        return await services.view.name_of_id(topic_id.hex)
+    except Missing as error:
+        raise KafkaError(Code.UNKNOWN_TOPIC_ID, str(error)) from error
+
+
+async def _read(topics: list[Topic], call: Call, services: Services) -> list[FoundTopic]:
+    """Read all partitions, then keep as much as the request takes in all."""
+    room = call.body.max_bytes
+    reads = [
+        _read_one(part, min(room, part.bytes_max), call, services)
+        for topic in topics
+        for part in topic.parts
+        if isinstance(part, Wanted)
+    ]
+    results = iter(await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]] if reads else [])
+    found = []
+    size = 0
+    for topic in topics:
+        parts = []
+        for part in topic.parts:
+            one = next(results) if isinstance(part, Wanted) else part
+            if size and size + one.size > room:
+                one = one._replace(records=(), size=0)  # there is more; the client asks again
+            size += one.size
+            parts.append(one)
+        found.append(FoundTopic(topic.name, topic.topic_id, parts))
+    return found
+
+
+async def _read_one(wanted: Wanted, bytes_max: int, call: Call, services: Services) -> Found:
+    preferred = _preferred(wanted, call, services)
+    try:
+        found = await services.log.read(wanted.partition, wanted.offset, bytes_max)
+        return await _answered(wanted, found, preferred, call, services)
+    except OutOfRange:
+        bounds = await services.log.bounds(wanted.partition)
+        return Found(wanted.number, Code.OFFSET_OUT_OF_RANGE, bounds, wanted.partition)
+    except LakestreamError as error:
+        return Found(wanted.number, code_of(error), NO_BOUNDS, wanted.partition)
+
+
+async def _answered(wanted: Wanted, found: Slice, preferred: int, call: Call, services: Services) -> Found:
+    batches, aborted = found.batches, None
+    if call.body.isolation_level == READ_COMMITTED:
+        batches = [batch for batch in batches if batch[0] < found.bounds.stable]
+        aborted = await services.log.aborted(wanted.partition, wanted.offset, found.offset_next)
+    if call.version < ZSTD_FROM_VERSION and any(_codec(buffers) == ZSTD for _, buffers in batches):
+        raise KafkaError(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs fetch version {ZSTD_FROM_VERSION} or newer")
+    records = [buffer for _, buffers in batches for buffer in buffers]
+    size = sum(map(len, records))
+    return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted, preferred)
+
+
+def _codec(buffers: list[Buffer]) -> int:
+    """The first buffer is the batch's prefix of 16 bytes; its attributes stand 6 bytes into the second."""
+    return buffers[1][6] & COMPRESSION_MASK
+
+
+def _preferred(wanted: Wanted, call: Call, services: Services) -> int:
+    """A client that names its rack is sent to a broker there, if it is not with one already."""
+    rack = call.get("rack_id", "")
+    if not rack or services.me.zone == rack:
+        return NO_REPLICA
+    near = [broker for broker in services.view.brokers if broker.zone == rack]
+    return placement.chosen(str(wanted.partition), near).node_id if near else NO_REPLICA

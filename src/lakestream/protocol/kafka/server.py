@@ -1,0 +1,361 @@
+"""Connections of Kafka clients: bytes in, requests out; answers in, bytes out.
+
+Before: a socket.  After: dispatch.py, which works on one request and gives its answer.
+
+Requests of one connection are worked on in parallel and answered in the order in which they came. Everything is
+bounded: bytes in flight per connection and in all, connections per address and in all, the size of a request, the time
+a frame may take to arrive, idle time, and the patience with a client that does not read. What goes wrong with one
+connection closes that one, with one log line.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
+from lakestream.model import Buffer, KiB, MiB
+
+log = logging.getLogger(__name__)
+
+SIZE_BYTES: Final = 4
+CHUNK_BYTES: Final = 64 * KiB
+
+Answer: TypeAlias = list[Buffer] | None
+"""The response's bytes, its size in front; None: nothing is said (produce without acks)."""
+
+
+class CloseConnection(Exception):
+    """The request cannot be answered in its own words: close, saying why in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    request_bytes_max: int = 100 * MiB
+    connection_bytes_max: int = 64 * MiB  # requests under way and answers not yet taken, of one connection
+    broker_bytes_max: int = 512 * MiB  # the same, of all
+    requests_max: int = 500  # under way on one connection
+    connections_max: int = 10_000
+    connections_per_address_max: int = 2_000
+    idle_ms_max: int = 10 * 60 * 1000
+    frame_ms_max: int = 60 * 1000  # from the first byte of a request to its last
+    unread_ms_max: int = 60 * 1000  # a client that takes nothing for so long is gone
+    stop_ms_max: int = 30 * 1000
+
+
+Handle: TypeAlias = Callable[["Connection", bytes | memoryview], Awaitable[Answer]]
+
+
+class KafkaServer:
+    """Listens, and knows its connections."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.handle: Handle = _refuse
+        self.settings = settings
+        self.bytes_in_flight = 0
+        self.connections: dict[Connection, None] = {}
+        self.per_address: Counter[str] = Counter()
+        self.refused = 0
+        self.waiting: deque[Connection] = deque()  # paused because the broker as a whole is full
+        self._server: asyncio.Server | None = None
+        self._patrol: asyncio.Task[None] | None = None
+
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Take the port, and let nobody in yet; returns which, since port 0 lets the system choose."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=1024, start_serving=False)
+        name = self._server.sockets[0].getsockname()
+        return name[0], name[1]
+
+    async def serve(self, handle: Handle) -> None:
+        assert self._server is not None, "bind first"
+        self.handle = handle
+        await self._server.start_serving()
+        self._patrol = asyncio.get_running_loop().create_task(self._look_after(), name="kafka.patrol")
+
+    async def stop(self) -> None:
+        """Take nothing more, answer what was taken, close."""
+        if self._server is not None:
+            self._server.close()
+        if self._patrol is not None:
+            self._patrol.cancel()
+        for connection in self.connections:
+            connection.take_no_more()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.stop_ms_max / 1000):
+                for connection in list(self.connections):
+                    await connection.wait_answered()
+        for connection in list(self.connections):
+            connection.close("the broker stops", level=logging.DEBUG)
+
+    def let_in(self, connection: "Connection", address: str) -> str | None:
+        """Why it may not come in, if so."""
+        if len(self.connections) >= self.settings.connections_max:
+            return f"{self.settings.connections_max} connections are open, which is the most"
+        if self.per_address[address] >= self.settings.connections_per_address_max:
+            return f"{self.settings.connections_per_address_max} connections from {address} are open, which is the most"
+        self.connections[connection] = None
+        self.per_address[address] += 1
+        return None
+
+    def forget(self, connection: "Connection", address: str) -> None:
+        if connection in self.connections:
+            del self.connections[connection]
+            self.per_address[address] -= 1
+            if not self.per_address[address]:
+                del self.per_address[address]
+
+    def take(self, size: int) -> None:
+        self.bytes_in_flight += size
+
+    def give_back(self, size: int) -> None:
+        self.bytes_in_flight -= size
+        while self.waiting and self.bytes_in_flight < self.settings.broker_bytes_max:
+            self.waiting.popleft().read_on()
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes_in_flight >= self.settings.broker_bytes_max
+
+    async def _look_after(self) -> None:
+        """Close what was idle, half-sent or unread for too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(min(1.0, self.settings.idle_ms_max / 4000))
+            now = loop.time()
+            for connection in list(self.connections):
+                if (reason := connection.overdue(now)) is not None:
+                    connection.close(reason, level=logging.DEBUG if reason == IDLE else logging.WARNING)
+
+
+async def _refuse(connection: "Connection", frame: bytes | memoryview) -> Answer:
+    raise CloseConnection("the broker is not ready")
+
+
+IDLE: Final = "idle"
+
+
+class _Slot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("answer", "done", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.answer: Answer = None
+        self.done = False
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. Small requests are cut out of one buffer; a large one is read straight into a buffer of its own."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._server = server
+        self._settings = server.settings
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self.address = ""
+        self.peer = ""
+        self.state: dict[str, object] = {}
+        """What handlers remember of this client."""
+        self.produce_turn = asyncio.Lock()
+        """Produce requests place their batches one after another; then they wait together."""
+        self._chunk = bytearray(CHUNK_BYTES)
+        self._filled = 0
+        self._frame: bytearray | None = None  # a large request that is arriving
+        self._frame_filled = 0
+        self._frame_since: float | None = None
+        self._slots: deque[_Slot] = deque()
+        self._bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
+        self._paused = False
+        self._stopping = False
+        self._active_at = self._loop.time()
+        self._unread_since: float | None = None
+
+    # ── the transport calls ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's own is no subclass of it
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("local", 0)
+        self.address, self.peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        transport.set_write_buffer_limits(high=self._settings.connection_bytes_max // 4)
+        if (reason := self._server.let_in(self, self.address)) is not None:
+            self._server.refused += 1
+            self.close(reason)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.forget(self, self.address)
+        self._transport = None
+        for task in self._tasks:
+            task.cancel()
+        self._server.give_back(self._bytes)
+        self._bytes = 0
+        self._all_answered.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        return memoryview(self._chunk)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._active_at = self._loop.time()
+        if self._frame is None:
+            self._filled += nbytes
+            self._cut_out()
+            return
+        self._frame_filled += nbytes
+        if self._frame_filled == len(self._frame):
+            frame, self._frame = self._frame, None
+            self._frame_since = None
+            self._begin(memoryview(frame).toreadonly())
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._unread_since = self._loop.time()
+        self._pause()
+
+    def resume_writing(self) -> None:
+        self._unread_since = None
+        self.read_on()
+
+    # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _cut_out(self) -> None:
+        """Begin every whole request in the chunk; what is left of it waits at its front for the rest."""
+        at, view = 0, memoryview(self._chunk)
+        while self._filled - at >= SIZE_BYTES and self._transport is not None:
+            size = int.from_bytes(view[at : at + SIZE_BYTES], "big", signed=True)
+            if not 0 < size <= self._settings.request_bytes_max:
+                self.close(f"sent a request of {size} bytes; 1 to {self._settings.request_bytes_max} are taken")
+                return
+            start, end = at + SIZE_BYTES, at + SIZE_BYTES + size
+            if end > self._filled:
+                if size > CHUNK_BYTES - SIZE_BYTES:
+                    self._give_own_buffer(size, view[start : self._filled])
+                    at = self._filled
+                break
+            self._begin(bytes(view[start:end]))
+            at = end
+        rest = self._filled - at
+        view[:rest] = view[at : self._filled]
+        self._filled = rest
+        if rest == 0 and self._frame is None:
+            self._frame_since = None
+        elif at > 0 or self._frame_since is None:
+            self._frame_since = self._active_at
+
+    def _give_own_buffer(self, size: int, arrived: memoryview) -> None:
+        """A request that does not fit into the chunk is read where it will stay."""
+        self._frame = bytearray(size)
+        self._frame_filled = len(arrived)
+        self._frame[: len(arrived)] = arrived
+
+    def _begin(self, frame: bytes | memoryview) -> None:
+        """Work on a request; its answer has its place from now on."""
+        if self._stopping or self._transport is None:
+            return
+        slot = _Slot(len(frame))
+        self._slots.append(slot)
+        self._all_answered.clear()
+        self._bytes += slot.size
+        self._server.take(slot.size)
+        task = self._loop.create_task(self._work(slot, frame), name="kafka.request")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self._is_full:
+            self._pause()
+
+    async def _work(self, slot: _Slot, frame: bytes | memoryview) -> None:
+        try:
+            slot.answer = await self._server.handle(self, frame)
+        except CloseConnection as reason:
+            self.close(str(reason))
+            return
+        except Exception:
+            log.exception("kafka.request_failed client=%s", self.peer)
+            self.close("a request failed; see above", level=logging.DEBUG)
+            return
+        slot.done = True
+        self._answer()
+
+    # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _answer(self) -> None:
+        """Write what is next in order."""
+        ready: list[Buffer] = []
+        freed = 0
+        while self._slots and self._slots[0].done:
+            slot = self._slots.popleft()
+            freed += slot.size
+            if slot.answer is not None:
+                ready += slot.answer
+        if ready and self._transport is not None:
+            self._active_at = self._loop.time()
+            self._transport.writelines(ready)
+        if self._transport is None:
+            return  # all was given back when the connection was lost
+        self._bytes -= freed
+        self._server.give_back(freed)
+        self.read_on()
+        if not self._slots:
+            self._all_answered.set()
+
+    # ── back-pressure and the end ────────────────────────────────────────────────────────────────────────────────────
+
+    async def wait_answered(self) -> None:
+        await self._all_answered.wait()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._bytes >= self._settings.connection_bytes_max or len(self._slots) >= self._settings.requests_max
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Read again, if nothing else stands against it."""
+        if not self._paused or self._transport is None or self._stopping:
+            return
+        if self._is_full or self._unread_since is not None:
+            return
+        if self._server.is_full:
+            self._server.waiting.append(self)
+            return
+        self._paused = False
+        self._transport.resume_reading()
+
+    def take_no_more(self) -> None:
+        self._stopping = True
+        self._pause()
+
+    def overdue(self, now: float) -> str | None:
+        if self._unread_since is not None and (now - self._unread_since) * 1000 > self._settings.unread_ms_max:
+            return f"read nothing for {self._settings.unread_ms_max / 1000:g} s"
+        if self._frame_since is not None and (now - self._frame_since) * 1000 > self._settings.frame_ms_max:
+            return f"sent half a request {self._settings.frame_ms_max / 1000:g} s ago, and no more"
+        if not self._slots and (now - self._active_at) * 1000 > self._settings.idle_ms_max:
+            return IDLE
+        return None
+
+    def close(self, reason: str, level: int = logging.WARNING) -> None:
+        if self._transport is None:
+            return
+        log.log(level, "kafka.closed client=%s reason=%s", self.peer, reason)
+        if reason == IDLE or self._stopping:
+            self._transport.close()
+        else:
+            self._transport.abort()

@@ -1,0 +1,32 @@
+"""What handlers work with: the parts of a broker that a request may need."""
+
+from dataclasses import dataclass
+
+from lakestream.clock import Clock, Ids
+from lakestream.coordination.cluster import ClusterView
+from lakestream.data.log.log import Log
+from lakestream.metadata.brokers import Broker
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.cluster import Cluster
+from lakestream.metadata.topics import Topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    default_partitions: int = 4
+    auto_create_topics: bool = True
+    partitions_max: int = 100_000  # of one topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    log: Log
+    topics: Topics
+    claims: Claims
+    view: ClusterView
+    cluster: Cluster
+    cluster_id: str
+    me: Broker
+    clock: Clock
+    ids: Ids
+    settings: BrokerSettings
