@@ -19,7 +19,7 @@ BATCH = 64 * KiB
 
 
 async def run(stage: Stage) -> list[Row]:
-    count = (256 if stage.quick else 768) * MiB // BATCH // PARTITIONS
+    count = 256 * MiB // BATCH // PARTITIONS
     work = list(load.batches(count, BATCH, records=64))
     total = PARTITIONS * count * BATCH
     at_once = WalSettings().uploads_max
