@@ -235,6 +235,7 @@ MUTANTS = (
         "sweep spares what a claim names",
         "an old object goes although it is claimed",
         [(rules, "may_sweep", _sweep_old)],
+        ("sleepers",),
     ),
     Mutant(
         "sweep waits for late claims",

@@ -31,7 +31,7 @@ LOSSY = Weather(slow=0.1, refused=0.03, lost_there=0.03, lost_back=0.05, late=0.
 ZOMBIES = Weather(slow=0.05, lost_back=0.01, stall=0.02)
 CRASHES = Weather(slow=0.05, lost_back=0.01, kill=0.012, event_lost=0.1, watch_broken=0.05)
 SLEEPERS = Weather(stall=0.03, stall_s_min=2 * HOUR)
-RESTARTS = Weather(slow=0.4, kill=0.02, stall=0.01, stall_s_max=60.0)
+RESTARTS = Weather(slow=0.3, kill=0.03, stall=0.03, stall_s_min=1.0, stall_s_max=20.0)
 SWIFT = Weather(slow=0.05, lost_back=0.15)
 LATE = Weather(slow=0.1, lost_there=0.02, lost_back=0.04, late=0.08, late_s_max=1 * HOUR)
 STORM = Weather(
