@@ -1,7 +1,7 @@
 """Outside programs for tests: started on free ports of 127.0.0.1, and gone when the test is, whatever happens.
 
-Used by: servers.py. A program is killed with its whole group when its block is left, and by the kernel when the test
-process itself is killed, so nothing is ever left behind.
+Used by: servers.py, brokers.py. A program is killed with its whole group when its block is left, and by the kernel when
+the test process itself is killed, so nothing is ever left behind.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,10 +63,20 @@ def free_port() -> int:
 class Process:
     """One running program with its group. `start` again after `kill`: same command, same ports, same folder."""
 
-    def __init__(self, name: str, args: Sequence[str], log: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        args: Sequence[str],
+        log: Path,
+        *,
+        command: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`command` instead of a program that `make tools` built; `environment` instead of our own."""
         self.name = name
-        self._args = [program(name), *args]
+        self._args = [*(command or [program(name)]), *args]
         self._log = log
+        self._environment = environment
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -79,8 +89,14 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env=self._environment,
                 start_new_session=True,
             )
+
+    @property
+    def pid(self) -> int | None:
+        """None where it does not run."""
+        return None if self._child is None or self._child.poll() is not None else self._child.pid
 
     def signal(self, number: signal.Signals) -> None:
         """To the whole group: SIGSTOP makes it hang with its connections open, SIGCONT lets it go on."""
@@ -94,6 +110,16 @@ class Process:
         self.signal(signal.SIGKILL)
         self._child.wait()
         self._child = None
+
+    def stop(self, patience_s: float = READY_S_MAX) -> int:
+        """SIGTERM, as a user stops it; its exit code. SIGKILL, and -9, if it has not ended after `patience_s`."""
+        assert self._child is not None, f"{self.name} does not run"
+        child = self._child
+        self.signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(patience_s)
+        self.kill()
+        return child.returncode
 
     async def wait_ready(self, is_ready: Callable[[], Awaitable[bool]]) -> None:
         """Until `is_ready` says so; an error with the end of its log if it exits or takes too long."""

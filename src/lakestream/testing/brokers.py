@@ -1,0 +1,198 @@
+"""Real `lakestream broker` processes for tests: one or several on the same stores, killed and started again at will.
+
+    async with brokers(tmp_path, count=3, stores=OXIA_AND_S3) as cluster:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        cluster[0].kill()
+
+Each has a port and a zone of its own (`zone-0`, `zone-1` …), keeps port, zone and folder over a restart, and is gone
+when the block is left. A client that puts `zone_id=zone-1` into its client id is sent to the second broker.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lakestream.errors import Unavailable
+from lakestream.testing.processes import Process, free_port
+from lakestream.testing.servers import Proxy, Toxiproxy, oxia_standalone, s3_server
+
+SQLITE_AND_DISK: Final = "sqlite-disk"
+OXIA_AND_S3: Final = "oxia-s3"
+READY: Final = b"\nready"
+_START_TRIES: Final = 3
+"""Another test may take a port between our look and our start."""
+
+
+class BrokerProcess:
+    """One broker. `kill` is SIGKILL, as a crash; `stop` is SIGTERM, as a user stops it."""
+
+    def __init__(self, number: int, process: Process, log: Path, port: int, proxy: Proxy | None) -> None:
+        self.number = number
+        self.zone = zone_of(number)
+        self.port = port
+        self.proxy = proxy
+        self.address = _advertised(port, proxy)
+        """What clients are told to connect to: through the network's proxy, where there is one."""
+        self._process = process
+        self._log = log
+        self._log_start = 0
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        if pid is None:
+            raise Unavailable(f"broker {self.number} does not run: {self.log()[-500:]}")
+        return pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.pid is not None
+
+    def rss_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def log(self) -> str:
+        """All that it said, in all its lives."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def stop(self) -> int:
+        """Its exit code."""
+        return self._process.stop()
+
+    def begin(self) -> None:
+        """Start it, and do not wait."""
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
+        self._process.start()
+
+    async def wait_ready(self) -> None:
+        await self._process.wait_ready(self._is_ready)
+
+    async def start(self) -> None:
+        self.begin()
+        await self.wait_ready()
+
+    async def _is_ready(self) -> bool:
+        with self._log.open("rb") as log:
+            log.seek(self._log_start)
+            return READY in log.read()
+
+
+@dataclass(frozen=True)
+class Brokers:
+    members: tuple[BrokerProcess, ...]
+    metadata: str
+    storage: str
+    environment: Mapping[str, str]
+    """With what the stores need, for other programs on the same stores."""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(member.address for member in self.members)
+
+    def __getitem__(self, number: int) -> BrokerProcess:
+        return self.members[number]
+
+    def __iter__(self) -> Iterator[BrokerProcess]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def logs(self) -> str:
+        return "\n".join(f"── broker {member.number}\n{member.log()}" for member in self.members)
+
+
+@asynccontextmanager
+async def brokers(
+    folder: Path,
+    count: int = 1,
+    stores: str = SQLITE_AND_DISK,
+    options: Sequence[str] = (),
+    network: Toxiproxy | None = None,
+) -> AsyncIterator[Brokers]:
+    """`count` brokers that are ready. With a `network`, clients reach each through a proxy on its way."""
+    async with AsyncExitStack() as opened:
+        metadata, storage, environment = await opened.enter_async_context(_stores(stores, folder))
+        shared = ["--data-dir", str(folder / "data"), "--metadata", metadata, "--storage", storage, *options]
+        members: tuple[BrokerProcess, ...] = ()
+        for number in range(count):
+            member = await _started(number, shared, folder, environment, network)
+            opened.callback(member.kill)
+            members += (member,)
+        yield Brokers(members, metadata, storage, environment)
+
+
+@contextmanager
+def running_brokers(
+    folder: Path, count: int = 1, stores: str = SQLITE_AND_DISK, options: Sequence[str] = ()
+) -> Iterator[Brokers]:
+    """The same for code without an event loop, and for fixtures that outlive one."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        opened = AsyncExitStack()
+        try:
+            yield runner.run(opened.enter_async_context(brokers(folder, count, stores, options)))
+        finally:
+            runner.run(opened.aclose())
+
+
+def zone_of(number: int) -> str:
+    return f"zone-{number}"
+
+
+async def _started(
+    number: int, shared: Sequence[str], folder: Path, environment: Mapping[str, str], network: Toxiproxy | None
+) -> BrokerProcess:
+    for attempt in range(1, _START_TRIES + 1):
+        port = free_port()
+        proxy = None if network is None else await network.proxy(f"127.0.0.1:{port}")
+        broker = _broker(number, shared, folder, environment, port, proxy)
+        try:
+            await broker.start()
+        except BaseException as error:
+            broker.kill()
+            if isinstance(error, Unavailable) and "cannot listen" in broker.log() and attempt < _START_TRIES:
+                continue
+            raise
+        return broker
+    raise AssertionError("unreachable")
+
+
+def _broker(
+    number: int, shared: Sequence[str], folder: Path, environment: Mapping[str, str], port: int, proxy: Proxy | None
+) -> BrokerProcess:
+    own = ["--kafka", f"127.0.0.1:{port}", "--advertise", _advertised(port, proxy), "--zone", zone_of(number)]
+    log = folder / f"broker-{number}.log"
+    command = [sys.executable, "-m", "lakestream", "broker"]
+    process = Process(f"broker-{number}", [*shared, *own], log, command=command, environment=environment)
+    return BrokerProcess(number, process, log, port, proxy)
+
+
+def _advertised(port: int, proxy: Proxy | None) -> str:
+    return f"127.0.0.1:{port if proxy is None else proxy.port}"
+
+
+@asynccontextmanager
+async def _stores(name: str, folder: Path) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
+    # Our own settings may be in the environment of whoever runs the tests; they are not the brokers'.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("LAKESTREAM_")}
+    if name == SQLITE_AND_DISK:
+        yield "sqlite", (folder / "bucket").as_uri(), environment
+        return
+    assert name == OXIA_AND_S3, name
+    async with oxia_standalone(folder / "oxia", shards=4) as oxia, s3_server(folder) as s3:
+        environment |= {
+            "AWS_ENDPOINT_URL": s3.endpoint,
+            "AWS_ACCESS_KEY_ID": s3.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": s3.secret_access_key,
+            "AWS_REGION": s3.region,
+        }
+        yield oxia.url, f"s3://{s3.bucket('lake')}", environment
