@@ -92,6 +92,26 @@ class Lane:
         return None
 
 
+class Counts:
+    """What was claimed so far: plain additions, read when somebody asks."""
+
+    __slots__ = ("batches", "bytes", "claims", "conflicts", "records", "struggles")
+
+    def __init__(self) -> None:
+        self.claims = 0
+        self.batches = 0
+        self.records = 0
+        self.bytes = 0
+        self.conflicts = 0  # somebody else's claim was there first
+        self.struggles = 0  # claims that went the long way, for whatever reason
+
+    def made(self, claim: Claim) -> None:
+        self.claims += 1
+        self.batches += len(claim.batches)
+        self.records += claim.offset_end - claim.offset_start
+        self.bytes += claim.batches[-1].byte_end - claim.batches[0].byte_start
+
+
 class Claimer:
     def __init__(
         self,
@@ -118,6 +138,7 @@ class Claimer:
         self._lanes: dict[PartitionId, Lane] = {}
         self._folding: set[PartitionId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.counts = Counts()
 
     def claim(self, extents: list[Extent]) -> None:
         """Take stored extents over, in the order in which they shall be claimed."""
@@ -201,6 +222,7 @@ class Claimer:
     def settle(self, view: View, draft: Draft, created_ms: int | None) -> None:
         """Answer the producers of an extent: its claim, if there is one, was made at `created_ms`."""
         if draft.claim is not None and created_ms is not None:
+            self.counts.made(draft.claim)
             self._skew.observe(draft.claim.appended_ms, created_ms)
             self._on_claimed(draft.claim, draft.accepted)
             self._views.learn(view, [Dated(draft.claim, created_ms)])
@@ -223,6 +245,8 @@ class Claimer:
         return bool(lane.queue)
 
     def _go_alone(self, lane: Lane, draft: Draft | None, answer: Answer | None) -> None:
+        self.counts.struggles += 1
+        self.counts.conflicts += isinstance(answer, Conflict)
         self._spawn(self._alone(lane, draft, answer), "log.struggle")
 
     async def _alone(self, lane: Lane, draft: Draft | None, answer: Answer | None) -> None:

@@ -115,6 +115,7 @@ class _Struggle:
         self._tried, self._answer = draft, None
         in_doubt, self._in_doubt = self._in_doubt, True  # if this is cut short, it may take effect all the same
         (self._answer,) = await self._claimer.create([(self._lane.partition, draft.claim)])
+        self._claimer.counts.conflicts += isinstance(self._answer, Conflict)
         self._in_doubt = in_doubt or isinstance(self._answer, Unavailable)
         self._error = self._answer if isinstance(self._answer, Unavailable) else None
         return False

@@ -33,17 +33,17 @@ class Reader:
     def __init__(self, store: ObjectStore, segments: SegmentFiles | None, cache: BlockCache[str, Batches]) -> None:
         self._store = store
         self._segments = segments
-        self._cache = cache
+        self.cache = cache
         self._reading: dict[str, asyncio.Task[dict[str, Batches]]] = {}  # by claim id
         self._slots = asyncio.Semaphore(READS_MAX)
 
     def keep(self, claim: Claim, batches: Batches) -> None:
         """What was just written is what tail readers want next."""
-        self._cache.put(claim.claim_id, batches, sum(map(len, batches)))
+        self.cache.put(claim.claim_id, batches, sum(map(len, batches)))
 
     async def read(self, claims: Sequence[Claim]) -> list[Batches]:
         """The batches of each claim, in order. Missing: an object is not there (any more)."""
-        found = {claim.claim_id: self._cache.get(claim.claim_id) for claim in claims}
+        found = {claim.claim_id: self.cache.get(claim.claim_id) for claim in claims}
         absent = [claim for claim in claims if found[claim.claim_id] is None]
         for task in self._reads_of(absent):
             found |= await asyncio.shield(task)
@@ -78,7 +78,7 @@ class Reader:
         if task.cancelled() or task.exception() is not None:
             return  # told to those who wait
         for claim in claims:
-            self._cache.put(claim.claim_id, task.result()[claim.claim_id], extent_of(claim).size)
+            self.cache.put(claim.claim_id, task.result()[claim.claim_id], extent_of(claim).size)
 
     async def _fetch(self, medium: Medium, name: str, claims: list[Claim]) -> dict[str, Batches]:
         async with self._slots:

@@ -3,13 +3,16 @@
 Before: server.py.  After: handlers/*.py, one file per request.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter  # for the metrics only: nothing is decided by it
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.model import Buffer
 from lakestream.protocol.kafka import codec
 from lakestream.protocol.kafka.codec import Request, UnsupportedVersion
+from lakestream.protocol.kafka.counts import CANCELLED, FAILED, OK, REFUSED, RequestCounts
 from lakestream.protocol.kafka.server import Answer, CloseConnection, Connection
 from lakestream.protocol.kafka.services import Services
 
@@ -49,6 +52,8 @@ class Handler(NamedTuple):
 HANDLERS: Final[dict[int, Handler]] = {}
 
 API_VERSIONS: Final = 18
+UNREAD: Final = -1
+"""Stands for the key of a request that could not be read."""
 
 
 def handles(key: int, versions: range, *, reports_from: int | None = None) -> Callable[[Work], Work]:
@@ -63,14 +68,29 @@ def handles(key: int, versions: range, *, reports_from: int | None = None) -> Ca
 class Dispatcher:
     def __init__(self, services: Services) -> None:
         self._services = services
+        self.counts = RequestCounts()
 
     async def handle(self, connection: Connection, frame: bytes | memoryview) -> Answer:
-        """Work on one request."""
-        request = self._parse(frame)
-        answer = await HANDLERS[request.key].work(Call(request, connection), self._services)
-        if answer is None or isinstance(answer, list):
+        """Work on one request, and count it."""
+        begun_s = perf_counter()
+        key, outcome, size = UNREAD, REFUSED, 0
+        try:
+            request = self._parse(frame)
+            key = request.key
+            said = await HANDLERS[key].work(Call(request, connection), self._services)
+            answer = said if said is None or isinstance(said, list) else [_written(request, said)]
+            outcome, size = OK, sum(map(len, answer)) if answer else 0
             return answer
-        return [codec.respond(request.key, request.version, request.correlation_id, answer)]
+        except CloseConnection:
+            raise
+        except asyncio.CancelledError:
+            outcome = CANCELLED
+            raise
+        except Exception:
+            outcome = FAILED
+            raise
+        finally:
+            self.counts.note(key, outcome, perf_counter() - begun_s, len(frame), size)
 
     def _parse(self, frame: bytes | memoryview) -> Request:
         try:
@@ -86,6 +106,10 @@ class Dispatcher:
             # A client newer than we are: the handler answers in the oldest words, with what we know.
             return Request(API_VERSIONS, 0, header.correlation_id, header.client_id, UNKNOWN_VERSION)
         raise CloseConnection(f"asked for request {header.key} version {header.version}, which is not offered")
+
+
+def _written(request: Request, body: Body) -> Buffer:
+    return codec.respond(request.key, request.version, request.correlation_id, body)
 
 
 class _UnknownVersion:
