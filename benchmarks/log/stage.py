@@ -1,5 +1,6 @@
 """What a benchmark runs on: folders on a real disk, logs over real stores."""
 
+import asyncio
 import itertools
 import os
 import random
@@ -160,6 +161,5 @@ async def log_on_bucket(
 async def make_logs(metadata: MetadataStore, count: int) -> list[PartitionId]:
     claims, topic_id = Claims(metadata), RandomIds().new()
     partitions = [PartitionId(topic_id, number) for number in range(count)]
-    for partition in partitions:
-        await claims.make_log(partition)
+    await asyncio.gather(*(claims.make_log(partition) for partition in partitions))
     return partitions
