@@ -157,6 +157,20 @@ class Claims:
         """Forward only. Raises Missing where the log is gone."""
         await self._raise(keys.floor_key(partition), offset, f"log {partition}")
 
+    async def start(self, partition: PartitionId) -> int:
+        """Where readers begin, unless the records before it are gone for other reasons."""
+        return _number(await self._store.get(keys.start_key(partition))) or 0
+
+    async def raise_start(self, partition: PartitionId, offset: int) -> None:
+        """Forward only. The key is made when it is first needed. Raises Missing where the log is gone."""
+        key = keys.start_key(partition)
+        with contextlib.suppress(Conflict):
+            await put_one(self._store, key, b"0", ABSENT)
+        await self._raise(key, offset, f"log {partition}")
+        if await self.floor(partition) is None:
+            await self._store.delete(key)  # the topic was deleted just before
+            raise Missing(f"log {partition} is gone: its topic was deleted")
+
     async def load_fold(self, partition: PartitionId, *, confirmed: bool = False) -> StoredFold | None:
         record = await self._store.get(keys.fold_key(partition), confirmed=confirmed)
         return None if record is None else StoredFold(record.value, record.version)
@@ -191,6 +205,7 @@ class Claims:
         await self.drop_below(partition, END_OF_TIME)
         await self.delete_fold(partition)
         await self._store.delete(keys.table_end_key(partition))
+        await self._store.delete(keys.start_key(partition))
         await self._store.delete(keys.floor_key(partition))
 
     async def _raise(self, key: Key, offset: int, what: str) -> None:

@@ -8,6 +8,7 @@
 | /cluster/producer_ids                 | /cluster  | the next producer id that nobody has                          |
 | /log/{topic id}/{n}/{start:020d}      | that log  | Claim: offsets [start, end) are these bytes                   |
 | /log/{topic id}/{n}/floor             | that log  | claims below this offset may be gone; absent: the log is gone |
+| /log/{topic id}/{n}/start             | that log  | records below this offset are no longer served; absent: 0     |
 | /fold/{topic id}/{n}                  | that log  | the fold of the chain up to some offset                       |
 | /table_end/{topic id}/{n}             | that log  | records below this offset are in the table                    |
 
@@ -26,6 +27,8 @@ PRODUCER_IDS = CLUSTER.key("producer_ids")
 
 FLOOR_NAME = "floor"
 """Sorts behind the offsets, so a scan of claims can end before it."""
+START_NAME = "start"
+"""Sorts behind the floor, so no scan of claims meets it."""
 
 
 def _home(partition: PartitionId) -> str:
@@ -60,6 +63,11 @@ def floor_key(partition: PartitionId) -> Key:
     return Key(f"{home}/{FLOOR_NAME}", home)
 
 
+def start_key(partition: PartitionId) -> Key:
+    home = _home(partition)
+    return Key(f"{home}/{START_NAME}", home)
+
+
 def fold_key(partition: PartitionId) -> Key:
     return Key(f"/fold/{partition.topic_id}/{partition.number}", _home(partition))
 
@@ -76,7 +84,11 @@ def partition_of(path: str) -> PartitionId | None:
     return PartitionId(parts[2], int(parts[3]))
 
 
+def moves_start(path: str) -> bool:
+    return path.endswith(f"/{START_NAME}")
+
+
 def offset_of(path: str) -> int | None:
-    """The offset that a changed path under /log/ claims; None for the floor."""
+    """The offset that a changed path under /log/ claims; None for the floor and the start."""
     name = path.rpartition("/")[2]
     return int(name) if name.isdecimal() else None

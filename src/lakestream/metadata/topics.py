@@ -4,9 +4,11 @@ Order of steps: a topic's logs exist before its name does, and its name goes aft
 leaves something that the next try finishes.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
-from lakestream.errors import Conflict, Corrupt, Missing
+from lakestream.errors import Conflict, Corrupt, Missing, Rejected
 from lakestream.metadata import keys
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.store import ABSENT, MetadataStore, Record, put_one
@@ -61,14 +63,51 @@ class Topics:
         await put_one(self._store, keys.topic_key(name), _encode(topic), record.version)
         return topic
 
+    async def alter(self, name: str, settings_of: Callable[[Topic], dict[str, str]]) -> Topic:
+        """Change a topic's settings, whoever else changes them at the same time."""
+        while True:
+            topic = _topic(record := await self._found(name))
+            altered = msgspec.structs.replace(topic, settings=settings_of(topic))
+            try:
+                await put_one(self._store, keys.topic_key(name), _encode(altered), record.version)
+            except Conflict:
+                continue  # somebody else was first: decide again
+            return altered
+
+    async def grow(self, name: str, partition_count: int) -> Topic:
+        """Give a topic more logs. Rejected if it has as many already."""
+        made: list[PartitionId] = []
+        while True:
+            record = await self._store.get(keys.topic_key(name), confirmed=True)
+            if made and (record is None or _topic(record).topic_id != made[0].topic_id):
+                for partition in made:  # deleted meanwhile, by somebody who did not know of these
+                    await self._claims.bury_log(partition)
+            if record is None:
+                raise Missing(f"there is no topic {name}")
+            topic = _topic(record)
+            if topic.partition_count >= partition_count:
+                raise Rejected(f"topic {name} has {topic.partition_count} partitions already")
+            grown = msgspec.structs.replace(topic, partition_count=partition_count)
+            made = grown.partitions()[topic.partition_count :]
+            for partition in made:
+                await self._claims.make_log(partition)
+            try:
+                await put_one(self._store, keys.topic_key(name), _encode(grown), record.version)
+            except Conflict:
+                continue
+            return grown
+
     async def delete(self, name: str) -> Topic:
         """Its records are gone for readers and writers at once; the sweeper takes the bytes."""
-        record = await self._found(name)
-        topic = _topic(record)
-        for partition in topic.partitions():
-            await self._claims.bury_log(partition)
-        await self._store.delete(keys.topic_key(name), record.version)
-        return topic
+        while True:
+            topic = _topic(record := await self._found(name))
+            for partition in topic.partitions():
+                await self._claims.bury_log(partition)
+            try:
+                await self._store.delete(keys.topic_key(name), record.version)
+            except Conflict:
+                continue  # it was altered, or has grown
+            return topic
 
     async def _found(self, name: str) -> Record:
         record = await self._store.get(keys.topic_key(name), confirmed=True)

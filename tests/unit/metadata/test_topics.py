@@ -1,13 +1,15 @@
 """Topics by name, and what a crash between two steps leaves behind."""
 
+from collections.abc import Awaitable, Callable, Sequence
+
 import pytest
 
 from lakestream.clock import SystemClock
-from lakestream.errors import Conflict, Corrupt, Missing, Unavailable
+from lakestream.errors import Conflict, Corrupt, Missing, Rejected, Unavailable
 from lakestream.metadata import keys
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer, MemoryStore
-from lakestream.metadata.store import ANY, Key, put_one
+from lakestream.metadata.store import ANY, Key, Put, Stored, put_one
 from lakestream.metadata.topics import Topic, Topics
 
 
@@ -84,3 +86,69 @@ async def test_a_damaged_record_is_corrupt_and_named(server: MemoryServer, topic
     await put_one(server.client(), keys.topic_key("orders"), b"\xff{")
     with pytest.raises(Corrupt, match="metadata record /topics/orders is not a topic"):
         await topics.get("orders")
+
+
+class Interrupted(MemoryStore):
+    """Somebody else does something just before the next put or delete of a topic."""
+
+    def __init__(self, server: MemoryServer, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server)
+        self._meanwhile: Callable[[], Awaitable[object]] | None = meanwhile
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        await self._interrupt([put.key for put in puts])
+        return await super().put(puts)
+
+    async def delete(self, key: Key, expected: int | None = ANY) -> bool:
+        await self._interrupt([key])
+        return await super().delete(key, expected)
+
+    async def _interrupt(self, touched: Sequence[Key]) -> None:
+        if self._meanwhile is not None and any(key.home == keys.TOPICS.home for key in touched):
+            meanwhile, self._meanwhile = self._meanwhile, None
+            await meanwhile()
+
+
+async def test_a_topic_grows(server: MemoryServer, topics: Topics) -> None:
+    await topics.create("orders", Topic("id", 1, {"retention.ms": "1"}))
+    grown = await topics.grow("orders", 3)
+    assert grown == Topic("id", 3, {"retention.ms": "1"}) == await topics.get("orders")
+    assert [await Claims(server.client()).floor(partition) for partition in grown.partitions()] == [0, 0, 0]
+    with pytest.raises(Rejected, match="topic orders has 3 partitions already"):
+        await topics.grow("orders", 3)
+    with pytest.raises(Missing):
+        await topics.grow("other", 3)
+
+
+async def test_two_who_grow_a_topic_at_once_leave_the_larger(server: MemoryServer, topics: Topics) -> None:
+    await topics.create("orders", Topic("id", 1))
+    late = Topics(Interrupted(server, lambda: topics.grow("orders", 2)))
+    assert await late.grow("orders", 4) == Topic("id", 4) == await topics.get("orders")
+    late = Topics(Interrupted(server, lambda: topics.grow("orders", 9)))
+    with pytest.raises(Rejected):
+        await late.grow("orders", 6)
+    assert await topics.get("orders") == Topic("id", 9)
+
+
+async def test_a_topic_that_is_deleted_while_it_grows_leaves_nothing(server: MemoryServer, topics: Topics) -> None:
+    await topics.create("orders", Topic("id", 1))
+    with pytest.raises(Missing):
+        await Topics(Interrupted(server, lambda: topics.delete("orders"))).grow("orders", 3)
+    claims = Claims(server.client())
+    assert [await claims.floor(partition) for partition in Topic("id", 3).partitions()] == [None, None, None]
+
+
+async def test_a_topic_that_grows_while_it_is_deleted_is_deleted(server: MemoryServer, topics: Topics) -> None:
+    await topics.create("orders", Topic("id", 1))
+    await Topics(Interrupted(server, lambda: topics.grow("orders", 3))).delete("orders")
+    claims = Claims(server.client())
+    assert [await claims.floor(partition) for partition in Topic("id", 3).partitions()] == [None, None, None]
+    assert await topics.all() == {}
+
+
+async def test_settings_altered_at_once_are_all_kept(server: MemoryServer, topics: Topics) -> None:
+    await topics.create("orders", Topic("id", 1, {"a": "1"}))
+    late = Topics(Interrupted(server, lambda: topics.alter("orders", lambda topic: topic.settings | {"b": "2"})))
+    altered = await late.alter("orders", lambda topic: topic.settings | {"c": "3"})
+    assert altered.settings == {"a": "1", "b": "2", "c": "3"}
+    assert await topics.get("orders") == altered

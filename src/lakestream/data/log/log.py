@@ -17,11 +17,12 @@ from lakestream.clock import Clock, Ids
 from lakestream.data.cache.blocks import BlockCache
 from lakestream.data.log import rules
 from lakestream.data.log.claimer import Claimer
-from lakestream.data.log.fold import Aborted, served
+from lakestream.data.log.fold import Aborted, Producer, served
 from lakestream.data.log.routes import Numbers, Routes
+from lakestream.data.log.search import Search
 from lakestream.data.log.skew import SkewGuard
 from lakestream.data.log.struggle import Struggles
-from lakestream.data.log.times import At, first_in
+from lakestream.data.log.times import At
 from lakestream.data.log.view import View, Views
 from lakestream.data.log.wait import Feed, Waiters
 from lakestream.data.wal.buffer import Appended, Extent, Placed
@@ -66,6 +67,26 @@ class Pick(NamedTuple):
     offset: int
 
 
+class Figures(NamedTuple):
+    """How much a log of one broker has done so far, and what it holds now."""
+
+    claims: int
+    batches: int
+    records: int
+    bytes: int
+    """Appended, in batches as producers sent them."""
+    conflicts: int
+    struggles: int
+    views: int
+    waited_for: int
+    """Logs at whose end somebody waits."""
+    bytes_held: int
+    """Placed, and not yet answered."""
+    cache_hits: int
+    cache_misses: int
+    cache_bytes: int
+
+
 class History(Protocol):
     """The records that have left the chain, as the table has them."""
 
@@ -92,6 +113,7 @@ class Log:
         self._waiters = Waiters()
         self._views = Views(self._claims, settings.tail_claims_max, settings.tails_claims_max, self._waiters.wake)
         self._reader = Reader(store, segments, BlockCache(settings.cache_bytes_max, BLOCK_OVERHEAD))
+        self._search = Search(self._views, self._reader)
         self._skew = SkewGuard(clock, metadata.now_ms)
         self._feed = Feed(metadata, self._views, self._waiters)
         numbers = Numbers()
@@ -146,6 +168,23 @@ class Log:
         if self._following is not None:
             self._following.cancel()
 
+    def figures(self) -> Figures:
+        counts, cache = self._claimer.counts, self._reader.cache
+        return Figures(
+            claims=counts.claims,
+            batches=counts.batches,
+            records=counts.records,
+            bytes=counts.bytes,
+            conflicts=counts.conflicts,
+            struggles=counts.struggles,
+            views=len(self._views),
+            waited_for=len(self._waiters),
+            bytes_held=sum(writer.bytes_held for writer in self._writers.values()),
+            cache_hits=cache.hits,
+            cache_misses=cache.misses,
+            cache_bytes=cache.bytes_used,
+        )
+
     # ── write path ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def append(self, partition: PartitionId, batch: RecordBatch, transaction: int = NO_TRANSACTION) -> Appended:
@@ -177,6 +216,8 @@ class Log:
         if offset >= view.offset_end:
             await self._look_at_end(view, offset)
         for _ in range(READ_TRIES):
+            if offset < view.start:
+                raise OutOfRange(f"offset {offset} of log {partition} lies before its start {view.start}")
             if offset < view.floor:
                 return await self._read_history(view, offset, bytes_max)
             if offset >= view.offset_end:
@@ -215,7 +256,10 @@ class Log:
     async def bounds(self, partition: PartitionId) -> Bounds:
         """Where the log starts and ends, as the store has it now."""
         view = await self._views.get(partition)
+        await self._views.look_at_start(view)
         await self._views.refresh(view)
+        if view.start > view.offset_end:  # the end was told by a node that no longer leads
+            await self._views.refresh(view, confirmed=True)
         return await self._bounds(view)
 
     async def aborted(self, partition: PartitionId, offset_start: int, offset_end: int) -> list[Aborted]:
@@ -225,30 +269,28 @@ class Log:
     async def first_at(self, partition: PartitionId, timestamp: int) -> At | None:
         """The first record that is not older than `timestamp`."""
         bounds = await self.bounds(partition)
-        offset = bounds.start
-        while offset < bounds.end:
-            claims = await self._views.claims_from(await self._views.get(partition), offset)
-            for claim, created_ms in claims:
-                if claim.max_timestamp >= timestamp and (found := await self._first_in(claim, created_ms, timestamp)):
-                    return found
-            offset = claims[-1].claim.offset_end if claims else (await self.bounds(partition)).start
-        return None
+        return await self._search.first_at(await self._views.get(partition), bounds.start, timestamp)
 
     async def newest_time(self, partition: PartitionId) -> At | None:
         """The record with the newest timestamp of all."""
-        await self.bounds(partition)
-        view = await self._views.get(partition)
-        if view.fold.timestamp_offset < view.floor:
-            return None
-        claim, created_ms = (await self._views.claims_from(view, view.fold.timestamp_offset))[0]
-        return await self._first_in(claim, created_ms, claim.max_timestamp)
+        bounds = await self.bounds(partition)
+        return await self._search.newest(await self._views.get(partition), bounds.start)
 
-    async def _first_in(self, claim: Claim, created_ms: int, timestamp: int) -> At | None:
-        (batches,) = await self._reader.read([claim])
-        for (offset, _), data in zip(served(claim, created_ms), batches, strict=False):
-            if found := await first_in(RecordBatch.parse(data), offset, timestamp):
-                return found
-        return None
+    async def size(self, partition: PartitionId) -> int:
+        """How many bytes the log has, from its start on, that are not in the table yet."""
+        bounds = await self.bounds(partition)
+        return await self._search.size(await self._views.get(partition), bounds.start)
+
+    async def claims(self, partition: PartitionId, offset: int) -> list[Dated]:
+        """Some claims from the one that holds `offset` on, or from the first that is left; none at the end."""
+        return await self._search.claims(await self._views.get(partition), offset)
+
+    async def producers(self, partition: PartitionId) -> dict[int, Producer]:
+        """What is known of each producer that wrote here and is remembered."""
+        view = await self._views.get(partition)
+        await self._views.refresh(view)
+        fold = view.fold
+        return {pid: producer for pid, producer in fold.producers.items() if fold.producer(pid, fold.appended_ms)}
 
     async def _look_at_end(self, view: View, offset: int) -> None:
         """ "There is no more" is said only after a look at the store, "there is no such offset" only for certain."""
@@ -286,7 +328,21 @@ class Log:
 
     async def _bounds(self, view: View) -> Bounds:
         start = view.floor if self._history is None else await self._history.start(view.partition)
-        return Bounds(start, view.offset_end, view.fold.last_stable_offset)
+        return Bounds(max(start, view.start), view.offset_end, view.fold.last_stable_offset)
+
+    # ── delete ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def delete_before(self, partition: PartitionId, offset: int) -> int:
+        """Records before `offset` are no longer served, by any broker; returns where the log starts then.
+
+        Only a pointer moves: the bytes stay until they are in the table. OutOfRange: there is no such offset yet.
+        """
+        view = await self._views.get(partition)
+        if offset > view.offset_end:
+            await self._look_at_end(view, offset)
+        await self._claims.raise_start(partition, offset)
+        view.start = max(view.start, offset)
+        return (await self.bounds(partition)).start
 
     # ── trim ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,14 +18,24 @@ class At(NamedTuple):
     offset: int
 
 
-async def first_in(batch: RecordBatch, offset: int, timestamp: int) -> At | None:
-    """The first record of a batch that is not older."""
+async def first_in(batch: RecordBatch, offset: int, timestamp: int, offset_min: int = 0) -> At | None:
+    """The first record of a batch that is not older, and does not lie before `offset_min`."""
     if batch.max_timestamp < timestamp:
         return None
     if batch.timestamp_type or batch.record_count == 1:
-        return At(batch.max_timestamp, offset)
+        return At(batch.max_timestamp, max(offset, offset_min))
     times = await asyncio.to_thread(timestamps, batch)
-    return next((At(time, offset + delta) for delta, time in times if time >= timestamp), None)
+    found = (At(time, offset + delta) for delta, time in times if time >= timestamp)
+    return next((at for at in found if at.offset >= offset_min), None)
+
+
+async def newest_in(batch: RecordBatch, offset: int, offset_min: int) -> At | None:
+    """The record of a batch with the newest timestamp that does not lie before `offset_min`."""
+    if offset >= offset_min or batch.timestamp_type or batch.record_count == 1:
+        return await first_in(batch, offset, batch.max_timestamp, offset_min)
+    times = await asyncio.to_thread(timestamps, batch)
+    left = [At(time, offset + delta) for delta, time in times if offset + delta >= offset_min]
+    return max(left, key=lambda at: at.timestamp, default=None)
 
 
 def timestamps(batch: RecordBatch) -> list[tuple[int, int]]:

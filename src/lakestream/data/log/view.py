@@ -9,7 +9,7 @@ import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from lakestream.data.log import rules
 from lakestream.data.log.fold import Fold
@@ -25,11 +25,21 @@ PAGES_MAX: Final = 256
 """Logs whose older claims are kept in memory at a time, for readers that are far behind."""
 
 
+class Measured(NamedTuple):
+    """The bytes of the claims that start in `[offset_start, offset_end)`."""
+
+    offset_start: int
+    offset_end: int
+    size: int
+
+
 class View:
     def __init__(self, partition: PartitionId, fold: Fold, fold_version: int | None, floor: int) -> None:
         self.partition = partition
         self.fold = fold
         self.floor = floor
+        self.start = 0
+        """Readers begin here: what lies before was deleted, or has had its time. It only moves forward."""
         self.fold_offset = fold.offset_end
         """How far the stored fold reaches."""
         self.fold_version = fold_version
@@ -38,6 +48,7 @@ class View:
         """The newest claims, gapless up to the end."""
         self.page: list[Dated] = []
         """Older claims that somebody is reading, gapless."""
+        self.measured = Measured(0, 0, 0)
 
     @property
     def offset_end(self) -> int:
@@ -57,6 +68,7 @@ class View:
         """Take over what was read anew, keeping this view's identity for those who hold it."""
         self.fold, self.fold_offset, self.fold_version = newer.fold, newer.fold_offset, newer.fold_version
         self.floor, self.claims_since_fold = newer.floor, newer.claims_since_fold
+        self.start = max(self.start, newer.start)
         self.tail, self.page = newer.tail, []
 
     def claims_from(self, offset: int) -> list[Dated] | None:
@@ -85,6 +97,9 @@ class Views:
         self._paged: OrderedDict[PartitionId, View] = OrderedDict()  # with a page, the latest last
         self._looks = _Looks()
 
+    def __len__(self) -> int:
+        return len(self._views)
+
     @property
     def _tail_room(self) -> int:
         """Claims that each view may keep (for a while twice as many): the more views there are, the fewer."""
@@ -111,6 +126,10 @@ class Views:
             await self._catch_up(view, confirmed=True)
         else:
             await self._looks.look(("refresh", view.partition), lambda: self._catch_up(view, confirmed=False))
+
+    async def look_at_start(self, view: View) -> None:
+        """Afterwards the view's start is at least as new as the store's was when this was called."""
+        view.start = max(view.start, await self._claims.start(view.partition))
 
     def learn(self, view: View, claims: Sequence[Dated]) -> None:
         if view.learn(claims):
@@ -151,6 +170,7 @@ class Views:
             await self._reopen(view)
             return []
         self._turn_page(view, chain.claims)
+        await self.look_at_start(view)  # a reader that is far behind may be before it
         return view.claims_from(offset) or []
 
     def _turn_page(self, view: View, claims: list[Dated]) -> None:
@@ -214,6 +234,7 @@ class Views:
             stored = await self._claims.load_fold(partition, confirmed=confirmed)
             fold = Fold() if stored is None else Fold.decode(stored.body, str(partition))
             view = View(partition, fold, None if stored is None else stored.version, 0)
+            await self.look_at_start(view)  # before the end is read: a log starts before it ends
             chain = await self._claims.scan(partition, view.offset_end, confirmed=confirmed)
             if chain.floor is None and confirmed:
                 self.forget(partition)

@@ -31,6 +31,9 @@ class Waiters:
     def __contains__(self, partition: PartitionId) -> bool:
         return partition in self._waiting
 
+    def __len__(self) -> int:
+        return len(self._waiting)
+
     def __iter__(self) -> Iterator[PartitionId]:
         return iter(list(self._waiting))
 
@@ -69,6 +72,7 @@ class Feed:
         while True:
             try:
                 async for changes in self._store.watch(keys.LOGS):
+                    await self._look_at_starts(changes)
                     await self._look(self._changed(changes))
             except LakestreamError as error:
                 log.warning("log.feed_broken error=%s", error)
@@ -88,6 +92,14 @@ class Feed:
         view = self._views.known(partition)
         offset = keys.offset_of(path)
         return partition if view is None or offset is None or offset >= view.offset_end else None
+
+    async def _look_at_starts(self, changes: Changes) -> None:
+        """Also of logs that nobody waits for: what was deleted is not read from here any more."""
+        for path in sorted(path for path in changes.paths if keys.moves_start(path)):
+            partition = keys.partition_of(path)
+            view = None if partition is None else self._views.known(partition)
+            if view is not None:
+                await self._views.look_at_start(view)
 
     async def _look(self, partitions: list[PartitionId]) -> None:
         for start in range(0, len(partitions), LOOKS_MAX):

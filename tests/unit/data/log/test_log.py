@@ -1007,10 +1007,10 @@ class Table:
     """Takes the table's place: has everything below some offset."""
 
     async def start(self, partition: PartitionId) -> int:
-        return -5
+        return 1
 
     async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice:
-        return Slice([(offset, [plain("from the table").data])], offset + 1, Bounds(-5, 99, 99))
+        return Slice([(offset, [plain("from the table").data])], offset + 1, Bounds(1, 99, 99))
 
 
 async def test_what_has_left_the_chain_is_read_from_the_table(world: World) -> None:
@@ -1020,7 +1020,7 @@ async def test_what_has_left_the_chain_is_read_from_the_table(world: World) -> N
     assert (await log.read(partition, 2, ALL)).offset_next == 3
     assert b"from the table" in bytes((await log.read(partition, 2, ALL)).batches[0][1][0])
     assert records(await log.read(partition, 3, ALL)) == expected(3, 5)
-    assert await log.bounds(partition) == (-5, 5, 5)
+    assert await log.bounds(partition) == (1, 5, 5)
 
 
 @pytest.mark.parametrize("history", [None, Table()])

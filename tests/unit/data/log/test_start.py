@@ -1,0 +1,203 @@
+"""Where a log starts: deleting moves a pointer that every broker obeys; and the questions that walk along a chain."""
+
+import pytest
+from tests.unit.data.brokers import NOW, ShakyMetadata, World, plain, read_all, records, sent
+
+from lakestream.batch import RecordBatch, build
+from lakestream.data.log.log import Log
+from lakestream.data.log.times import At
+from lakestream.errors import Missing, OutOfRange
+from lakestream.metadata import keys
+from lakestream.metadata.topics import Topic
+from lakestream.model import PartitionId
+from lakestream.testing.batches import make_batch
+
+ALL = 1 << 20
+
+
+async def fill(log: Log, partition: PartitionId, count: int) -> None:
+    for number in range(count):
+        await log.append(partition, plain(str(number)))
+
+
+def timed(*times: int) -> RecordBatch:
+    """One record per timestamp, all of them within 60 ms."""
+    encoded = []
+    for delta, time in enumerate(times):
+        body = bytes(
+            (0, (time - times[0]) * 2 if time >= times[0] else (times[0] - time) * 2 - 1, delta * 2, 1, 2, 65, 0)
+        )
+        encoded.append(bytes((len(body) * 2,)) + body)
+    return RecordBatch.parse(
+        build(
+            b"".join(encoded),
+            len(times),
+            attributes=0,
+            base_timestamp=times[0],
+            max_timestamp=max(times),
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+        )
+    )
+
+
+# ── the pointer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_what_was_deleted_is_not_served(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await fill(log, partition, 5)
+    assert await log.delete_before(partition, 3) == 3
+    assert await log.bounds(partition) == (3, 5, 5)
+    assert await read_all(log, partition, 3) == [(3, "3"), (4, "4")]
+    with pytest.raises(OutOfRange, match=r"offset 2 of log .* lies before its start 3"):
+        await log.read(partition, 2, ALL)
+
+
+async def test_it_never_moves_back(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await fill(log, partition, 5)
+    await log.delete_before(partition, 3)
+    assert await log.delete_before(partition, 1) == 3
+    assert await log.delete_before(partition, 5) == 5
+    assert await log.bounds(partition) == (5, 5, 5)
+    assert (await log.read(partition, 5, ALL)).batches == []
+    assert (await log.append(partition, plain("more"))).offset_start == 5
+
+
+async def test_nothing_beyond_the_end_can_be_deleted(world: World) -> None:
+    partition, log, other = await world.log(), await world.broker(), await world.broker()
+    await other.bounds(partition)
+    await fill(log, partition, 2)
+    with pytest.raises(OutOfRange, match=r"offset 3 of log .* lies beyond its end 2"):
+        await other.delete_before(partition, 3)
+    assert await other.delete_before(partition, 2) == 2
+
+
+async def test_other_brokers_obey_when_they_are_asked_where_it_starts(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    deaf = await world.broker(metadata=ShakyMetadata(world.server))
+    await fill(log, partition, 5)
+    assert await deaf.bounds(partition) == (0, 5, 5)
+    await log.delete_before(partition, 3)
+    assert await deaf.bounds(partition) == (3, 5, 5)
+    with pytest.raises(OutOfRange):
+        await deaf.read(partition, 2, ALL)
+
+
+async def test_other_brokers_hear_of_it(world: World) -> None:
+    partition, log, other = await world.log(), await world.broker(), await world.broker()
+    await fill(log, partition, 5)
+    await read_all(other, partition)
+    await log.delete_before(partition, 3)
+    await other.wait(partition, 5, 20)
+    with pytest.raises(OutOfRange):
+        await other.read(partition, 2, ALL)
+
+
+async def test_a_broker_that_starts_later_obeys(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await fill(log, partition, 5)
+    await log.delete_before(partition, 3)
+    with pytest.raises(OutOfRange):
+        await (await world.broker()).read(partition, 0, ALL)
+
+
+async def test_a_start_inside_a_batch_serves_the_whole_batch(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await log.append(partition, plain("a", "b", "c"))
+    assert await log.delete_before(partition, 1) == 1
+    assert records(await log.read(partition, 1, ALL)) == [(0, "a"), (1, "b"), (2, "c")]
+
+
+async def test_trim_and_start_do_not_disturb_each_other(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await fill(log, partition, 6)
+    await log.delete_before(partition, 2)
+    await world.move(log, partition, 4)
+    assert (await log.bounds(partition)).start == 4
+    assert await log.delete_before(partition, 5) == 5
+    assert await read_all(log, partition, 5) == [(5, "5")]
+
+
+async def test_a_deleted_topic_leaves_no_start_behind(world: World) -> None:
+    topic = await world.topics.create("t", Topic("id", 1))
+    (partition,) = topic.partitions()
+    log = await world.broker()
+    await fill(log, partition, 2)
+    await log.delete_before(partition, 1)
+    assert world.server.get(keys.start_key(partition).path) is not None
+    await world.topics.delete("t")
+    assert world.server.get(keys.start_key(partition).path) is None
+    with pytest.raises(Missing):
+        await log.delete_before(partition, 2)
+    assert world.server.get(keys.start_key(partition).path) is None
+
+
+# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_times_are_looked_for_from_the_start_on(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await log.append(partition, timed(NOW + 9, NOW + 1, NOW + 5))
+    await log.append(partition, timed(NOW + 2, NOW + 3))
+    assert await log.first_at(partition, NOW) == At(NOW + 9, 0)
+    assert await log.newest_time(partition) == At(NOW + 9, 0)
+    await log.delete_before(partition, 1)
+    assert await log.first_at(partition, NOW) == At(NOW + 1, 1)
+    assert await log.first_at(partition, NOW + 2) == At(NOW + 5, 2)
+    assert await log.first_at(partition, NOW + 6) is None
+    assert await log.newest_time(partition) == At(NOW + 5, 2)
+    await log.delete_before(partition, 3)
+    assert await log.newest_time(partition) == At(NOW + 3, 4)
+    await log.delete_before(partition, 5)
+    assert await log.first_at(partition, NOW) is None
+    assert await log.newest_time(partition) is None
+
+
+async def test_an_empty_log_has_no_newest_time(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    assert await log.newest_time(partition) is None
+    assert await log.first_at(partition, 0) is None
+
+
+# ── sizes and producers ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_size_counts_from_the_start_on(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    assert await log.size(partition) == 0
+    await fill(log, partition, 5)
+    one = len(make_batch([b"0"]))
+    assert await log.size(partition) == 5 * one
+    await log.delete_before(partition, 2)
+    assert await log.size(partition) == 3 * one
+    await fill(log, partition, 2)
+    assert await log.size(partition) == 5 * one
+    await world.move(log, partition, 4)
+    assert await log.size(partition) == 3 * one
+    assert await (await world.broker()).size(partition) == 3 * one
+    await log.delete_before(partition, 7)
+    assert await log.size(partition) == 0
+
+
+async def test_many_claims_are_walked_page_by_page(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await fill(log, partition, 300)
+    other = await world.broker()
+    assert await other.size(partition) == sum(len(make_batch([str(number).encode()])) for number in range(300))
+    seen, offset = 0, 0
+    while claims := await other.claims(partition, offset):
+        seen += len(claims)
+        offset = claims[-1].claim.offset_end
+    assert seen == 300
+
+
+async def test_producers_are_told(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await log.append(partition, sent(0, "a", "b", producer=7, epoch=2))
+    await log.append(partition, plain("c"))
+    producers = await (await world.broker()).producers(partition)
+    assert list(producers) == [7]
+    assert (producers[7].epoch, producers[7].sequence_last) == (2, 1)
