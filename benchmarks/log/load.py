@@ -46,4 +46,4 @@ async def produce(log: Log, work: Mapping[PartitionId, Iterable[bytes]], in_flig
 async def _send(log: Log, partition: PartitionId, rest: Iterator[bytes]) -> None:
     # Between `next` and the batch's place in the log's buffer nothing waits: a partition's senders keep its order.
     for data in rest:
-        await log.append(partition, RecordBatch.parse(data))
+        await log.place(partition, RecordBatch.parse(data))
