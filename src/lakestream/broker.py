@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from lakestream.addresses import parse_address, shown_address
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
@@ -19,6 +20,7 @@ from lakestream.metadata.store import MetadataStore, Session
 from lakestream.model import PartitionId
 from lakestream.node import Node, open_node
 from lakestream.protocol.kafka import handlers  # noqa: F401 -- they enter themselves into the table
+from lakestream.protocol.kafka.counts import RequestCounts
 from lakestream.protocol.kafka.dispatch import Dispatcher
 from lakestream.protocol.kafka.server import KafkaServer, ServerSettings
 from lakestream.protocol.kafka.services import BrokerSettings, Services
@@ -34,6 +36,8 @@ class RunningBroker:
     node: Node
     services: Services
     server: KafkaServer
+    counts: RequestCounts
+    registration: "Registration"
     kafka: str
     """Where it listens."""
 
@@ -56,8 +60,16 @@ async def open_broker(
         registration = Registration(node.stores.metadata, _advertised(settings, host, port))
         opened.push_async_callback(registration.close)
         services = await _services(node, view, await registration.start(), settings, clock, ids)
-        await server.serve(Dispatcher(services).handle)
-        yield RunningBroker(node=node, services=services, server=server, kafka=f"{host}:{port}")
+        dispatcher = Dispatcher(services)
+        await server.serve(dispatcher.handle)
+        yield RunningBroker(
+            node=node,
+            services=services,
+            server=server,
+            counts=dispatcher.counts,
+            registration=registration,
+            kafka=shown_address(host, port),
+        )
 
 
 async def _services(node: Node, view: ClusterView, me: Broker, settings: Settings, clock: Clock, ids: Ids) -> Services:
@@ -91,6 +103,11 @@ class Registration:
         await self._register()
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="broker.registration")
         return self._broker
+
+    @property
+    def holds(self) -> bool:
+        """Others can see this broker."""
+        return self._session is not None and not self._session.lost
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -142,10 +159,3 @@ def _advertised(settings: Settings, host: str, port: int) -> Broker:
         told_host, told_port = parse_address(settings.advertise, "--advertise", port)
         return Broker(0, told_host, told_port, settings.zone)
     return Broker(0, "127.0.0.1" if host in ("0.0.0.0", "::") else host, port, settings.zone)
-
-
-def parse_address(text: str, flag: str, default_port: int | None = None) -> tuple[str, int]:
-    host, _, port = text.rpartition(":") if ":" in text else (text, "", str(default_port or ""))
-    if not host or not port.isdecimal() or int(port) > 65_535:
-        raise Misconfigured(f"{flag} {text!r}: write it as host:port")
-    return host.strip("[]"), int(port)

@@ -1,18 +1,15 @@
-"""The command `lakestream`: finds the sub-command, and turns every expected error into one line and an exit code.
-
-0: done. 1: it could not be done, standard error says why. 2: the command line is wrong. 130: interrupted.
-"""
+"""The command `lakestream`: finds the sub-command and runs it; outcome.py says how commands end."""
 
 import argparse
 import difflib
 import io
-import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from lakestream.cli import doctor, serve, wal
-from lakestream.errors import LakestreamError
+from lakestream.cli.outcome import fail, outcome_of
 
 Configure: TypeAlias = Callable[[argparse.ArgumentParser], None]
 """Adds a command's arguments, and `run`, which gets them and gives the exit code."""
@@ -26,7 +23,8 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
-    "broker": Command("serve Kafka clients", serve.configure),
+    "serve": Command("everything in one: brokers and HTTP", serve.configure),
+    "broker": Command("brokers and HTTP only", serve.configure),
     "doctor": Command("check the stores, and every log's claims against its bytes", doctor.configure),
     "wal": Command(
         "look into the write-ahead log",
@@ -39,29 +37,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     _survive_narrow_terminals()
     if (mistake := _mistake(words)) is not None:
-        return _fail(mistake, 2)
-    try:
-        arguments = _parser().parse_args(words)
-        run: Callable[[argparse.Namespace], int] = arguments.run
-        code = run(arguments)
-        sys.stdout.flush()
-        return code
-    except SystemExit as ended:  # argparse: --help, or a wrong command line that it has already reported
-        return ended.code if isinstance(ended.code, int) else 2
-    except LakestreamError as error:
-        return _fail(str(error), 1)
-    except BrokenPipeError:
-        # The reader (`head`, a pager) has seen enough. Nothing may be flushed into the closed pipe on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        return _fail(str(error), 1)
-    except KeyboardInterrupt:
-        return 130
+        return fail(mistake, 2)
+    return outcome_of(lambda: _run(words))
+
+
+def _run(words: Sequence[str]) -> int:
+    arguments, unknown = _parser().parse_known_args(words)
+    if unknown:
+        return fail(_unknown_argument(unknown[0], arguments.flags), 2)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    return run(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(fail(f"{self.prog.partition(' ')[2]}: {message}; see {self.prog} --help".lstrip(": "), 2))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("lakestream", description="One stream, written once: Kafka and a table.")
+    parser = _Parser("lakestream", description="One stream, written once: Kafka and a table.", allow_abbrev=False)
     _add_commands(parser, COMMANDS)
     return parser
 
@@ -69,9 +65,10 @@ def _parser() -> argparse.ArgumentParser:
 def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command]) -> None:
     group = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command in commands.items():
-        added = group.add_parser(name, help=command.help, description=command.help)
+        added = group.add_parser(name, help=command.help, description=command.help, allow_abbrev=False)
         if command.configure is not None:
             command.configure(added)
+            added.set_defaults(flags=re.findall(r"--[a-z-]+", added.format_usage()))
         if command.words:
             _add_commands(added, command.words)
 
@@ -94,9 +91,9 @@ def _unknown(word: str, known: Mapping[str, object]) -> str:
     return f"unknown command {word!r}; {advice}"
 
 
-def _fail(message: str, code: int) -> int:
-    print(f"lakestream: {' '.join(message.split())}", file=sys.stderr)
-    return code
+def _unknown_argument(word: str, flags: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word.partition("=")[0], flags, n=1, cutoff=0.4) if word.startswith("-") else []
+    return f"unknown argument {word!r}" + (f"; did you mean {near[0]}?" if near else "; --help shows what there is")
 
 
 def _survive_narrow_terminals() -> None:

@@ -15,6 +15,7 @@ from lakestream.errors import Misconfigured
 from lakestream.settings import Profile, Settings
 
 ENVIRONMENT_PREFIX = "LAKESTREAM_"
+WORKERS_MAX = 256
 NOT_SETTINGS = frozenset({"LAKESTREAM_CONFIG", "LAKESTREAM_CACHE"})
 
 
@@ -46,6 +47,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _workers(text: str) -> int:
+    if (count := _count(text)) > WORKERS_MAX:
+        raise ValueError(f"{count} are more than {WORKERS_MAX}: give as many as there are cores")
+    return count
+
+
+def _address_or_off(text: str) -> str:
+    return "" if text == "off" else text
+
+
 STORE_OPTIONS = (
     Option("data_dir", "DIR", "folder for all that lies on this machine", Path),
     Option("metadata", "STORE", "sqlite, or oxia://host:port[,host:port]/namespace", str),
@@ -57,7 +68,9 @@ STORE_OPTIONS = (
 BROKER_OPTIONS = (
     *STORE_OPTIONS,
     Option("kafka", "HOST:PORT", "where Kafka clients connect (127.0.0.1:9092)", str),
+    Option("http", "HOST:PORT", "where health and metrics are (127.0.0.1:8080), or off", _address_or_off),
     Option("advertise", "HOST[:PORT]", "what clients are told to connect to", str),
+    Option("workers", "N", "broker processes, each on the port after the last one's (1)", _workers),
     Option("zone", "ZONE", "this broker's zone: clients there are sent to it", str),
     Option("default_partitions", "N", "of topics that are made without a number (4)", _count),
 )
@@ -74,13 +87,14 @@ def settings_of(
     environment: Mapping[str, str] | None = None,
     options: Iterable[Option] = STORE_OPTIONS,
 ) -> Settings:
+    """One file and one environment serve all commands: what a command has no flag for is checked all the same."""
     environment = os.environ if environment is None else environment
-    known = {option.name: option for option in options}
+    known = {option.name: option for option in BROKER_OPTIONS}
     chosen: dict[str, Any] = {}
     for where, texts in (
         _from_file(arguments.config or environment.get(ENVIRONMENT_PREFIX + "CONFIG"), known),
         _from_environment(environment, known),
-        _from_flags(arguments, known),
+        _from_flags(arguments, options),
     ):
         for name, text in texts.items():
             chosen[name] = _read(known[name], text, where(known[name]))
@@ -90,8 +104,8 @@ def settings_of(
 Where = Callable[[Option], str]
 
 
-def _from_flags(arguments: argparse.Namespace, known: Mapping[str, Option]) -> tuple[Where, dict[str, str]]:
-    given = {name: value for name in known if (value := getattr(arguments, name)) is not None}
+def _from_flags(arguments: argparse.Namespace, options: Iterable[Option]) -> tuple[Where, dict[str, str]]:
+    given = {option.name: value for option in options if (value := getattr(arguments, option.name)) is not None}
     return (lambda option: option.flag), given
 
 
@@ -118,9 +132,9 @@ def _from_file(path: str | None, known: Mapping[str, Option]) -> tuple[Where, di
     for key, value in table.items():
         if key not in known:
             raise Misconfigured(f"settings file {path}: key {_unknown(key, known)}")
-        if not isinstance(value, str):
+        if isinstance(value, bool) or not isinstance(value, str | int):
             raise Misconfigured(f'settings file {path}: write {key} as text in quotes, as {key} = "…"')
-    return (lambda option: f"{option.name} in {path}"), table
+    return (lambda option: f"{option.name} in {path}"), {key: str(value) for key, value in table.items()}
 
 
 def _read(option: Option, text: str, where: str) -> Any:

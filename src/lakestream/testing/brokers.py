@@ -170,6 +170,7 @@ def _broker(
     number: int, shared: Sequence[str], folder: Path, environment: Mapping[str, str], port: int, proxy: Proxy | None
 ) -> BrokerProcess:
     own = ["--kafka", f"127.0.0.1:{port}", "--advertise", _advertised(port, proxy), "--zone", zone_of(number)]
+    own += ["--http", "127.0.0.1:0"]
     log = folder / f"broker-{number}.log"
     command = [sys.executable, "-m", "lakestream", "broker"]
     process = Process(f"broker-{number}", [*shared, *own], log, command=command, environment=environment)

@@ -1,0 +1,72 @@
+"""One process of Lakestream: a broker, and HTTP where it is asked for. `cli/serve.py` runs one or several."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from lakestream.addresses import parse_address, shown_address
+from lakestream.board import Board
+from lakestream.broker import RunningBroker, open_broker
+from lakestream.errors import Misconfigured, Missing, Unavailable
+from lakestream.measures import Measures
+from lakestream.protocol.rest.app import application
+from lakestream.protocol.rest.health import Health
+from lakestream.protocol.rest.server import HttpServer, HttpSettings
+from lakestream.settings import Settings
+
+ABSENT_OBJECT: Final = "probe/ready"
+"""Nobody ever writes it: a store that says so answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningProcess:
+    broker: RunningBroker
+    http: str
+    """Where it listens; empty: it does not."""
+
+
+@asynccontextmanager
+async def open_process(
+    settings: Settings, *, worker: int = 0, board: Board | None = None
+) -> AsyncIterator[RunningProcess]:
+    """Serves until the block is left; then answers what it accepted. HTTP says "ready" only when it is true."""
+    async with AsyncExitStack() as opened:
+        http = HttpServer(HttpSettings())
+        opened.push_async_callback(http.stop)
+        address = await _bound(http, settings.http) if settings.http else ""
+        broker = await opened.enter_async_context(open_broker(settings))
+        measures = Measures(broker, worker, board or Board(1))
+        measures.start()
+        opened.push_async_callback(measures.close)
+        if settings.http:
+            await http.serve(application(_health(broker), measures.page))
+        yield RunningProcess(broker=broker, http=address)
+
+
+def _health(broker: RunningBroker) -> Health:
+    stores = broker.node.stores
+
+    async def metadata() -> None:
+        await stores.metadata.now_ms()
+
+    async def storage() -> None:
+        try:
+            await stores.objects.head(ABSENT_OBJECT)
+        except Missing:
+            return
+
+    async def registration() -> None:
+        if not broker.registration.holds:
+            raise Unavailable("the broker's record in the metadata store was lost; it is being made anew")
+
+    return Health({"metadata": metadata, "storage": storage, "registration": registration})
+
+
+async def _bound(http: HttpServer, address: str) -> str:
+    host, port = parse_address(address, "--http")
+    try:
+        return shown_address(*await http.bind(host, port))
+    except OSError as error:
+        why = error.strerror or error
+        raise Misconfigured(f"cannot listen on {address} ({why}): choose another with --http, or --http off") from error
