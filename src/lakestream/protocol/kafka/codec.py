@@ -22,6 +22,7 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 
 from lakestream.errors import Rejected
 from lakestream.model import Buffer
+from lakestream.protocol.kafka import produce_request
 from lakestream.protocol.kafka.guard import Guard, compile_guard
 from lakestream.protocol.kafka.tags import skip_tagged, strip_unknown
 from lakestream.protocol.kafka.writer import Writer, compile_writer
@@ -32,6 +33,7 @@ _HEAD: Final = struct.Struct(">hhih")  # key, version, correlation id, size of t
 _HEAD_V0: Final = struct.Struct(">hhi")
 _RESPONSE_V0: Final = struct.Struct(">ii")  # size, correlation id
 _RESPONSE_V1: Final = struct.Struct(">iix")  # and no tagged fields
+PRODUCE: Final = 0
 _CONTROLLED_SHUTDOWN_V0: Final = (7, 0)
 """The one request whose header has no client id (header v0). Gone from Kafka, but old brokers may still send it."""
 
@@ -89,6 +91,8 @@ def parse(frame: Buffer) -> Request:
         frame = memoryview(frame).toreadonly()  # kio takes nothing that may change under it
     header, at = _header(frame)
     key, version, correlation_id, client_id = header
+    if key == PRODUCE and version in produce_request.VERSIONS:
+        return Request(key, version, correlation_id, client_id, produce_request.read(frame, at, version))
     side = _requests.get((key, version)) or _request_side(key, version, correlation_id)
     return Request(key, version, correlation_id, client_id, side.read(frame, at))
 

@@ -18,6 +18,8 @@ from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.serial._introspect import classify_field, get_field_tag, is_optional
 from kio.serial._serialize import get_field_writer
 
+from lakestream.protocol.kafka.produce_request import ProduceRequest
+
 PAIRS = [(key, version) for key, name in api_key_map.items() for version in schema_name_map[name]]
 FLEXIBLE_REQUESTS = [pair for pair in PAIRS if load_request_schema(*pair).__flexible__]
 MESSAGES = [(*pair, load) for pair in PAIRS for load in (load_request_schema, load_response_schema)]
@@ -161,6 +163,8 @@ def kio_bytes(entity: Any) -> bytes:
 
 def plain(value: Any) -> Any:
     """A kio instance as the mapping that a handler would return."""
+    if isinstance(value, ProduceRequest):
+        return _plain_produce(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
@@ -224,3 +228,26 @@ def request_frames(maker: Maker) -> Iterator[tuple[int, int, bytes]]:
         request_type = load_request_schema(key, version)
         header = struct.pack(">hhih2s", key, version, 99, 2, b"me") + (b"\0" if request_type.__flexible__ else b"")
         yield key, version, header + kio_bytes(maker.make(request_type))
+
+
+def _plain_produce(request: ProduceRequest) -> dict[str, Any]:
+    """The one request that is not read by kio, in the shape that kio gives it."""
+    return {
+        "transactional_id": request.transactional_id,
+        "acks": request.acks,
+        "timeout": request.timeout_ms,
+        "topic_data": [
+            (
+                {"name": topic.name}
+                if topic.topic_id is None
+                else {"topic_id": topic.topic_id if topic.topic_id.int else None}
+            )
+            | {
+                "partition_data": [
+                    {"index": part.number, "records": None if part.records is None else bytes(part.records)}
+                    for part in topic.partitions
+                ]
+            }
+            for topic in request.topics
+        ],
+    }

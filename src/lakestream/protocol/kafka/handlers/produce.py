@@ -10,7 +10,6 @@ v5 log start offset · v8 record errors · v9 flexible · v10 current leader (no
 import asyncio
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from lakestream.batch import RecordBatch
 from lakestream.coordination import topic_settings
@@ -20,6 +19,7 @@ from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Unava
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
+from lakestream.protocol.kafka.produce_request import PartitionData, ProduceRequest, TopicData
 from lakestream.protocol.kafka.rewrite import needs_rewriting, rewritten
 from lakestream.protocol.kafka.server import CloseConnection
 from lakestream.protocol.kafka.services import Services
@@ -31,7 +31,7 @@ ZSTD_FROM_VERSION = 7
 class Part(NamedTuple):
     """One partition of a request, and what became of it."""
 
-    topic: Any
+    topic: TopicData
     number: int
     answer: "asyncio.Future[Appended] | LakestreamError"
     log_append_ms: int
@@ -41,35 +41,36 @@ class Part(NamedTuple):
 async def produce(call: Call, services: Services) -> Body | None:
     if call.body.acks not in (-1, 0, 1):
         refusal = KafkaError(Code.INVALID_REQUIRED_ACKS, f"acks={call.body.acks}: give 0, 1 or -1")
-        parts = [Part(topic, data.index, refusal, -1) for topic, data in _asked(call)]
+        parts = [Part(topic, data.number, refusal, -1) for topic, data in _asked(call)]
     else:
         async with call.connection.produce_turn:
             parts = [await _placed(topic, data, call, services) for topic, data in _asked(call)]
-    await _settled(parts, call.body.timeout.total_seconds())
+    await _settled(parts, call.body.timeout_ms / 1000)
     if call.body.acks == 0:
         _close_on_error(parts)
         return None
     return {"responses": _by_topic(parts)}
 
 
-def _asked(call: Call) -> Iterator[tuple[Any, Any]]:
-    return ((topic, data) for topic in call.body.topic_data for data in topic.partition_data)
+def _asked(call: Call) -> Iterator[tuple[TopicData, PartitionData]]:
+    request: ProduceRequest = call.body
+    return ((topic, data) for topic in request.topics for data in topic.partitions)
 
 
-async def _placed(topic: Any, data: Any, call: Call, services: Services) -> Part:
+async def _placed(topic: TopicData, data: PartitionData, call: Call, services: Services) -> Part:
     try:
-        partition, settings = await _found(topic, data.index, services)
+        partition, settings = await _found(topic, data.number, services)
         batch, append_ms = await _checked(data.records, settings, call.version, services)
-        return Part(topic, data.index, services.log.place(partition, batch), append_ms)
+        return Part(topic, data.number, services.log.place(partition, batch), append_ms)
     except LakestreamError as error:
-        return Part(topic, data.index, error, -1)
+        return Part(topic, data.number, error, -1)
 
 
-async def _found(topic: Any, index: int, services: Services) -> tuple[PartitionId, TopicSettings]:
-    name = getattr(topic, "name", None)
+async def _found(topic: TopicData, index: int, services: Services) -> tuple[PartitionId, TopicSettings]:
+    name = topic.name
     if name is None:
         try:
-            name = await services.view.name_of_id(topic.topic_id.hex)
+            name = await services.view.name_of_id(topic.topic_id.hex if topic.topic_id else "")
         except Missing as error:
             raise KafkaError(Code.UNKNOWN_TOPIC_ID, str(error)) from error
     known = await services.view.topic(name)
@@ -79,7 +80,7 @@ async def _found(topic: Any, index: int, services: Services) -> tuple[PartitionI
 
 
 async def _checked(
-    records: bytes | None, settings: TopicSettings, version: int, services: Services
+    records: memoryview | None, settings: TopicSettings, version: int, services: Services
 ) -> tuple[RecordBatch, int]:
     """The batch as it will be stored, and its append time where the topic wants that."""
     try:
@@ -143,8 +144,8 @@ def _by_topic(parts: list[Part]) -> list[dict[str, Any]]:
         entry = answers.setdefault(
             id(part.topic),
             {
-                "name": getattr(part.topic, "name", ""),
-                "topic_id": getattr(part.topic, "topic_id", UUID(int=0)),
+                "name": part.topic.name,
+                "topic_id": part.topic.topic_id,
                 "partition_responses": [],
             },
         )
