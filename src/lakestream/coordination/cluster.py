@@ -13,6 +13,7 @@ from lakestream.metadata import keys
 from lakestream.metadata.brokers import Broker, Brokers
 from lakestream.metadata.store import MetadataStore
 from lakestream.metadata.topics import Topic, Topics
+from lakestream.model import PartitionId
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,15 @@ class ClusterView:
             known = await self._topics.get(name)
             self.learn(name, known)
         return known
+
+    async def partition(self, name: str, number: int) -> PartitionId:
+        """Missing: there is no such topic, or it has no such partition, for certain."""
+        topic = await self.topic(name)
+        if number >= topic.partition_count and (now := await self._topics.get(name)) != topic:  # it has grown
+            self.learn(name, topic := now)
+        if not 0 <= number < topic.partition_count:
+            raise Missing(f"topic {name} has no partition {number}, only 0 to {topic.partition_count - 1}")
+        return PartitionId(topic.topic_id, number)
 
     async def name_of_id(self, topic_id: str) -> str:
         """Missing: no topic has that id (any more)."""

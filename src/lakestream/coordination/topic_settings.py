@@ -1,9 +1,14 @@
 """The settings of a topic that clients and tools may read and set: every one of them is obeyed, or refused.
 
 `Topic.settings` holds what was set, as text, under Kafka's names; what was not set has its default here.
+
+Some that stock tools, Connect and Streams set speak of replicas or of files per partition, which do not exist here:
+whatever is set, what they are meant to protect or to save holds. They are checked and kept, and their description says
+that they are without meaning. One that promises something which does not happen here is not known, and so refused.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +19,7 @@ from lakestream.errors import Misconfigured
 from lakestream.settings import Profile
 
 LONG_MAX: Final = 2**63 - 1
+_WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,19}\s*")
 
 
 class Kind(Enum):
@@ -23,6 +29,7 @@ class Kind(Enum):
     STRING = 2
     INT = 3
     LONG = 5
+    DOUBLE = 6
     LIST = 7
 
 
@@ -36,10 +43,9 @@ class Setting(NamedTuple):
 
 def _number(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not a whole number") from None
+        if not _WHOLE.fullmatch(text):
+            raise ValueError(f"{text!r} is not a whole number")
+        value = int(text)
         if not low <= value <= high:
             raise ValueError(f"{value} is not between {low} and {high}")
         return value
@@ -56,12 +62,66 @@ def _one_of(*known: str) -> Callable[[str], str]:
     return read
 
 
+def _ratio(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not 0 <= value <= 1:
+        raise ValueError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _boolean(text: str) -> bool:
+    return _one_of("true", "false")(text.lower()) == "true"
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Of a list, as Kafka writes them."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def _policies(text: str) -> frozenset[str]:
-    return frozenset(_one_of("delete", "compact")(word.strip()) for word in text.split(",") if word.strip())
+    return frozenset(_one_of("delete", "compact")(word) for word in words(text))
 
 
 _long = _number(-1, LONG_MAX)
 _int = _number(0, 2**31 - 1)
+_from_zero = _number(0, LONG_MAX)
+_from_one = _number(1, LONG_MAX)
+
+
+def _meaningless(name: str, kind: Kind, default: str, read: Callable[[str], Any], why: str) -> Setting:
+    return Setting(name, kind, default, read, f"without meaning here: {why}")
+
+
+_NO_FILES: Final = "a partition has no files of its own"
+_SYNCED: Final = "a record is acknowledged when the storage has it, never before"
+_NO_REPLICAS: Final = "every broker serves every partition, and nothing is replicated between brokers"
+_MOVED: Final = "the pipeline decides when a topic is compacted"
+
+_MEANINGLESS: Final = (
+    _meaningless(
+        "min.insync.replicas",
+        Kind.INT,
+        "1",
+        _number(1, 2**31 - 1),
+        "a record is acknowledged when the storage has it, which has its own copies",
+    ),
+    _meaningless("unclean.leader.election.enable", Kind.BOOLEAN, "false", _boolean, "there are no leaders to elect"),
+    _meaningless("leader.replication.throttled.replicas", Kind.LIST, "", words, _NO_REPLICAS),
+    _meaningless("follower.replication.throttled.replicas", Kind.LIST, "", words, _NO_REPLICAS),
+    _meaningless("flush.messages", Kind.LONG, str(LONG_MAX), _from_one, _SYNCED),
+    _meaningless("flush.ms", Kind.LONG, str(LONG_MAX), _from_zero, _SYNCED),
+    _meaningless("segment.bytes", Kind.INT, "1073741824", _number(14, 2**31 - 1), _NO_FILES),
+    _meaningless("segment.ms", Kind.LONG, "604800000", _from_one, _NO_FILES),
+    _meaningless("segment.jitter.ms", Kind.LONG, "0", _from_zero, _NO_FILES),
+    _meaningless("segment.index.bytes", Kind.INT, "10485760", _number(4, 2**31 - 1), _NO_FILES),
+    _meaningless("index.interval.bytes", Kind.INT, "4096", _int, _NO_FILES),
+    _meaningless("file.delete.delay.ms", Kind.LONG, "60000", _from_zero, _NO_FILES),
+    _meaningless("preallocate", Kind.BOOLEAN, "false", _boolean, _NO_FILES),
+    _meaningless("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", _ratio, _MOVED),
+)
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     setting.name: setting
@@ -86,24 +146,27 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "message.timestamp.before.max.ms",
             Kind.LONG,
             str(LONG_MAX),
-            _number(0, LONG_MAX),
+            _from_zero,
             "how much older than now a record's timestamp may be",
         ),
         Setting(
             "message.timestamp.after.max.ms",
             Kind.LONG,
             "3600000",
-            _number(0, LONG_MAX),
+            _from_zero,
             "how much later than now a record's timestamp may be",
         ),
         Setting("retention.ms", Kind.LONG, "604800000", _long, "how long records stay in the stream; -1: for ever"),
         Setting("retention.bytes", Kind.LONG, "-1", _long, "how much of a partition stays in the stream; -1: all"),
         Setting(
-            "min.insync.replicas",
-            Kind.INT,
-            "1",
-            _number(1, 2**31 - 1),
-            "without meaning here: a record is acknowledged when the storage has it, which has its own copies",
+            "delete.retention.ms",
+            Kind.LONG,
+            "86400000",
+            _from_zero,
+            "how long the deletion of a key can still be read in a compacted topic",
+        ),
+        Setting(
+            "min.compaction.lag.ms", Kind.LONG, "0", _from_zero, "how long a record stays as it is in a compacted topic"
         ),
         Setting(
             "lakestream.profile",
@@ -112,6 +175,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             lambda text: Profile(_one_of("", "cost", "latency")(text)) if text else None,
             "cost (objects in the bucket) or latency (segments); empty: the broker's default",
         ),
+        *_MEANINGLESS,
     )
 }
 
@@ -128,6 +192,8 @@ class TopicSettings:
     retention_ms: int
     retention_bytes: int
     compacted: bool
+    expires: bool
+    """Retention applies: `cleanup.policy` has delete in it."""
     profile: Profile | None
 
 
@@ -137,12 +203,15 @@ def check(settings: Mapping[str, str]) -> None:
         value_of(name, text)
 
 
-def value_of(name: str, text: str) -> Any:
-    setting = SETTINGS.get(name)
-    if setting is None:
+def check_name(name: str) -> None:
+    if name not in SETTINGS:
         raise Misconfigured(f"topic setting {_unknown(name, SETTINGS)}")
+
+
+def value_of(name: str, text: str) -> Any:
+    check_name(name)
     try:
-        return setting.read(text)
+        return SETTINGS[name].read(text)
     except ValueError as error:
         raise Misconfigured(f"topic setting {name}: {error}") from error
 
@@ -164,6 +233,7 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
         retention_ms=values["retention.ms"],
         retention_bytes=values["retention.bytes"],
         compacted="compact" in values["cleanup.policy"],
+        expires="delete" in values["cleanup.policy"],
         profile=values["lakestream.profile"],
     )
 

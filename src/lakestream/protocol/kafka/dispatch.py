@@ -9,7 +9,7 @@ from time import perf_counter  # for the metrics only: nothing is decided by it
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.model import Buffer
+from lakestream.model import Buffer, MiB
 from lakestream.protocol.kafka import codec
 from lakestream.protocol.kafka.codec import Request, UnsupportedVersion
 from lakestream.protocol.kafka.counts import CANCELLED, FAILED, OK, REFUSED, RequestCounts
@@ -51,9 +51,14 @@ class Handler(NamedTuple):
 
 HANDLERS: Final[dict[int, Handler]] = {}
 
+PRODUCE: Final = 0
 API_VERSIONS: Final = 18
 UNREAD: Final = -1
 """Stands for the key of a request that could not be read."""
+
+SMALL_BYTES_MAX: Final = 4 * MiB
+"""Only Produce carries records. Anything else that is larger takes seconds to read, and nobody means it."""
+MESSAGE_CHARACTERS_MAX: Final = 1_000
 
 
 def handles(key: int, versions: range, *, reports_from: int | None = None) -> Callable[[Work], Work]:
@@ -96,6 +101,10 @@ class Dispatcher:
         try:
             header = codec.peek(frame)
             handler = HANDLERS.get(header.key)
+            if len(frame) > SMALL_BYTES_MAX and header.key != PRODUCE:
+                raise CloseConnection(
+                    f"sent request {header.key} with {len(frame)} bytes; {SMALL_BYTES_MAX} is the most that is read"
+                )
             if handler is not None and header.version in handler.versions:
                 return codec.parse(frame)
         except UnsupportedVersion as error:
@@ -120,4 +129,5 @@ UNKNOWN_VERSION: Final = _UnknownVersion()
 
 
 def describe(error: LakestreamError) -> str:
-    return " ".join(str(error).split())
+    """One line, short enough for the strings of old versions, whatever the client had us quote."""
+    return " ".join(str(error).split())[:MESSAGE_CHARACTERS_MAX]

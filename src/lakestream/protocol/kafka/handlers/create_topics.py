@@ -6,6 +6,7 @@ only give the number of partitions.
 v4 default partitions and replication (-1) · v5 flexible, answers with the configs · v7 topic id
 """
 
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
@@ -20,10 +21,10 @@ from lakestream.protocol.kafka.services import Services
 
 @handles(19, versions=range(2, 8))
 async def create_topics(call: Call, services: Services) -> Body:
-    names = [wanted.name for wanted in call.body.topics]
+    times = Counter(wanted.name for wanted in call.body.topics)
     return {
         "topics": [
-            await _created(wanted, names.count(wanted.name) > 1, call.body.validate_only, services)
+            await _created(wanted, times[wanted.name] > 1, call.body.validate_only, services)
             for wanted in call.body.topics
         ]
     }

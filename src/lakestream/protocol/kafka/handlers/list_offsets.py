@@ -11,7 +11,7 @@ v2 isolation level · v4 leader epoch · v6 flexible · v7 -3 · v8 -4 · v9 -5 
 from typing import Any, Final
 
 from lakestream.data.log.times import At
-from lakestream.errors import LakestreamError, Missing
+from lakestream.errors import LakestreamError
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code, code_of
@@ -37,10 +37,7 @@ async def list_offsets(call: Call, services: Services) -> Body:
 
 async def _answer(name: str, wanted: Any, call: Call, services: Services) -> dict[str, Any]:
     try:
-        topic = await services.view.topic(name)
-        if not 0 <= wanted.partition_index < topic.partition_count:
-            raise Missing(f"topic {name} has no partition {wanted.partition_index}")
-        partition = PartitionId(topic.topic_id, wanted.partition_index)
+        partition = await services.view.partition(name, wanted.partition_index)
         found = await _found(partition, wanted.timestamp, call.get("isolation_level", 0), services)
     except LakestreamError as error:
         return {"partition_index": wanted.partition_index, "error_code": code_of(error), "timestamp": -1, "offset": -1}

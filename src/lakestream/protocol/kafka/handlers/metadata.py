@@ -9,20 +9,18 @@ v10 topic ids · v12 lookup by id · v13 top-level error
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from lakestream.coordination import placement
 from lakestream.errors import Conflict, LakestreamError, Missing
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.topics import Topic
+from lakestream.protocol.kafka import authorized
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
 from lakestream.protocol.kafka.names import is_legal, zone_of
 from lakestream.protocol.kafka.services import Services
-
-NOT_GIVEN: Final = -(2**31)
-"""Of authorised operations, which are not told."""
 
 
 @handles(3, versions=range(0, 14))
@@ -37,7 +35,9 @@ async def metadata(call: Call, services: Services) -> Body:
         "cluster_id": services.cluster_id,
         "controller_id": services.me.node_id,
         "topics": [await _described(wanted, call, services, near) for wanted in _wanted(call, services)],
-        "cluster_authorized_operations": NOT_GIVEN,
+        "cluster_authorized_operations": (
+            authorized.ON_CLUSTER if call.get("include_cluster_authorized_operations") else authorized.NOT_GIVEN
+        ),
     }
 
 
@@ -71,7 +71,9 @@ async def _described(
         "topic_id": UUID(hex=topic.topic_id),
         "is_internal": False,
         "partitions": [partition_described(topic, number, near) for number in range(topic.partition_count)],
-        "topic_authorized_operations": NOT_GIVEN,
+        "topic_authorized_operations": (
+            authorized.ON_TOPIC if call.get("include_topic_authorized_operations") else authorized.NOT_GIVEN
+        ),
     }
 
 
