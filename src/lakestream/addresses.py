@@ -1,5 +1,7 @@
 """Where something listens: `host:port`, as users write it and as we show it."""
 
+import os
+
 from lakestream.errors import Misconfigured
 
 PORT_MAX = 65_535
@@ -20,5 +22,12 @@ def shifted_address(address: str, flag: str, by: int) -> str:
     """The same host, so many ports on; port 0 stays what it is, any free one."""
     host, port = parse_address(address, flag)
     if port + by > PORT_MAX:
-        raise Misconfigured(f"{flag} {address} with {by + 1} workers: there is no port {port + by}")
+        raise Misconfigured(f"{flag} {address}: there is no port {port + by} for worker {by}")
     return shown_address(host, port + by if port else 0)
+
+
+def cannot_listen(address: str, error: OSError, advice: str) -> Misconfigured:
+    # The event loop's own text repeats the address at length; names that are not known have numbers below zero.
+    number = error.errno or 0
+    why = os.strerror(number) if number > 0 else error.strerror or str(error)
+    return Misconfigured(f"cannot listen on {address} ({why.lower()}): {advice}")

@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from lakestream.addresses import parse_address, shown_address
+from lakestream.addresses import cannot_listen, parse_address, shown_address
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
-from lakestream.errors import LakestreamError, Misconfigured
+from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker, Brokers
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
@@ -150,8 +150,7 @@ async def _bound(server: KafkaServer, address: str) -> tuple[str, int]:
     try:
         return await server.bind(host, port)
     except OSError as error:
-        why = error.strerror or error
-        raise Misconfigured(f"cannot listen on {address} ({why}): choose another with --kafka") from error
+        raise cannot_listen(address, error, "choose another with --kafka") from error
 
 
 def _advertised(settings: Settings, host: str, port: int) -> Broker:

@@ -5,10 +5,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from lakestream.addresses import parse_address, shown_address
+from lakestream.addresses import cannot_listen, parse_address, shown_address
 from lakestream.board import Board
 from lakestream.broker import RunningBroker, open_broker
-from lakestream.errors import Misconfigured, Missing, Unavailable
+from lakestream.errors import Missing, Unavailable
 from lakestream.measures import Measures
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
@@ -68,5 +68,4 @@ async def _bound(http: HttpServer, address: str) -> str:
     try:
         return shown_address(*await http.bind(host, port))
     except OSError as error:
-        why = error.strerror or error
-        raise Misconfigured(f"cannot listen on {address} ({why}): choose another with --http, or --http off") from error
+        raise cannot_listen(address, error, "choose another with --http, or --http off") from error

@@ -2,33 +2,45 @@
 
 import argparse
 import difflib
+import importlib
 import io
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn
 
-from lakestream.cli import doctor, serve, wal
 from lakestream.cli.outcome import fail, outcome_of
-
-Configure: TypeAlias = Callable[[argparse.ArgumentParser], None]
-"""Adds a command's arguments, and `run`, which gets them and gives the exit code."""
 
 
 class Command(NamedTuple):
     help: str
-    configure: Configure | None = None
+    where: str = ""
+    """`module:function` that adds its arguments, and `run`, which gets them and gives the exit code.
+
+    Loaded only when the command is used: who lists topics waits for no broker, and a broker carries no client."""
     words: "Mapping[str, Command]" = {}  # noqa: RUF012 -- read only
     """Its sub-commands, where it has any."""
 
 
 COMMANDS: Mapping[str, Command] = {
-    "serve": Command("everything in one: brokers and HTTP", serve.configure),
-    "broker": Command("brokers and HTTP only", serve.configure),
-    "doctor": Command("check the stores, and every log's claims against its bytes", doctor.configure),
+    "serve": Command("everything in one: brokers and HTTP", "serve:configure"),
+    "broker": Command("brokers and HTTP only", "serve:configure"),
+    "topic": Command(
+        "make, look at and change topics",
+        words={
+            "create": Command("make a topic", "topics:configure_create"),
+            "list": Command("all topics", "topics:configure_list"),
+            "describe": Command("a topic's partitions and settings", "topics:configure_describe"),
+            "alter": Command("add partitions, change settings", "topics:configure_alter"),
+            "delete": Command("delete topics and their records", "topics:configure_delete"),
+        },
+    ),
+    "produce": Command("send the lines of standard input to a topic", "produce:configure"),
+    "consume": Command("print the records of a topic", "consume:configure"),
+    "doctor": Command("check the stores, and every log's claims against its bytes", "doctor:configure"),
     "wal": Command(
         "look into the write-ahead log",
-        words={"show": Command("print what is inside a WAL object or segment", wal.configure_show)},
+        words={"show": Command("print what is inside a WAL object or segment", "wal:configure_show")},
     ),
 }
 
@@ -42,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    arguments, unknown = _parser().parse_known_args(words)
+    arguments, unknown = _parser(words).parse_known_args(words)
     if unknown:
         return fail(_unknown_argument(unknown[0], arguments.flags), 2)
     run: Callable[[argparse.Namespace], int] = arguments.run
@@ -56,21 +68,28 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(fail(f"{self.prog.partition(' ')[2]}: {message}; see {self.prog} --help".lstrip(": "), 2))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = _Parser("lakestream", description="One stream, written once: Kafka and a table.", allow_abbrev=False)
-    _add_commands(parser, COMMANDS)
+    _add_commands(parser, COMMANDS, words)
     return parser
 
 
-def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command]) -> None:
+def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Command], words: Sequence[str]) -> None:
     group = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command in commands.items():
         added = group.add_parser(name, help=command.help, description=command.help, allow_abbrev=False)
-        if command.configure is not None:
-            command.configure(added)
-            added.set_defaults(flags=re.findall(r"--[a-z-]+", added.format_usage()))
+        if name not in words[:1]:
+            continue
+        if command.where:
+            _configure(command.where, added)
         if command.words:
-            _add_commands(added, command.words)
+            _add_commands(added, command.words, words[1:])
+
+
+def _configure(where: str, parser: argparse.ArgumentParser) -> None:
+    module, _, function = where.partition(":")
+    getattr(importlib.import_module(f"lakestream.cli.{module}"), function)(parser)
+    parser.set_defaults(flags=re.findall(r"--[a-z-]+", parser.format_usage()))
 
 
 def _mistake(words: Sequence[str]) -> str | None:

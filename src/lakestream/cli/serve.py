@@ -12,10 +12,14 @@ import signal
 import sys
 from dataclasses import replace
 
+import uvloop
+
 from lakestream.addresses import shifted_address
 from lakestream.board import Board
 from lakestream.cli.options import BROKER_OPTIONS, add_options, settings_of
 from lakestream.cli.workers import Seat, Supervisor
+from lakestream.collector import settle
+from lakestream.process import open_process
 from lakestream.settings import Settings
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -32,7 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.workers == 1:
         return _work(settings, Seat(number=0, board=Board(1), parent=-1, say_ready=lambda at: _greet(settings, [at])))
     for_workers = [for_worker(settings, number) for number in range(settings.workers)]  # a wrong one is found here
-    _load()
     return Supervisor(
         settings.workers,
         lambda seat: _work(for_workers[seat.number], seat),
@@ -51,14 +54,7 @@ def for_worker(settings: Settings, number: int) -> Settings:
     )
 
 
-def _load() -> None:
-    """Once, before forking: every worker then has it."""
-    import lakestream.process  # noqa: F401
-
-
 def _work(settings: Settings, seat: Seat) -> int:
-    import uvloop
-
     if settings.workers > 1:
         _log_to_stderr(LOG_FORMAT.replace("%(message)s", f"worker={seat.number} %(message)s"))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -67,10 +63,6 @@ def _work(settings: Settings, seat: Seat) -> int:
 
 
 async def _serve(settings: Settings, seat: Seat) -> None:
-    # Here, so that commands which only talk to a broker start without loading one.
-    from lakestream.collector import settle
-    from lakestream.process import open_process
-
     stop = _told_to_stop(seat)
     async with open_process(settings, worker=seat.number, board=seat.board) as process:
         settle()
