@@ -20,7 +20,7 @@ BATCH = 64 * KiB
 
 async def run(stage: Stage) -> list[Row]:
     count = 256 * MiB // BATCH // PARTITIONS
-    work = list(load.batches(count, BATCH, records=64))
+    first, *work = load.batches(1 + count, BATCH, records=64)
     total = PARTITIONS * count * BATCH
     at_once = WalSettings().uploads_max
     async with bucket(stage.fresh()) as where:
@@ -28,6 +28,7 @@ async def run(stage: Stage) -> list[Row]:
         async def ours() -> Run:
             async with log_on_bucket(stage.fresh(), where) as (log, metadata):
                 partitions = await make_logs(metadata, PARTITIONS)
+                await load.produce(log, load.work_for(partitions, [first]))  # opens the logs
                 where.noted.sizes.clear()
                 warm_memory(stage.folder, total)
                 with measured() as cost:
