@@ -28,6 +28,9 @@ lock: setup ## pin requirements.txt anew from pyproject.toml
 	$(BIN)/pip-compile --quiet --extra dev --extra oxia --generate-hashes --allow-unsafe --strip-extras \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --pip-args='--only-binary :all:' -o requirements.txt pyproject.toml
 
+serve: setup ## everything in one, on the defaults: Kafka 9092, HTTP 8080, data in ./lakestream-data
+	$(BIN)/lakestream serve
+
 tools: setup ## build the outside programs that tests need (Oxia, S3, Azure, faults) into the user's cache
 	$(BIN)/python scripts/tools.py
 
@@ -60,4 +63,4 @@ clean: ## remove .venv and caches of the clone; the tools in the user's cache st
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help setup lock tools format check test sim sim-mutants bench bench-log clean
+.PHONY: help setup lock serve tools format check test sim sim-mutants bench bench-log clean
