@@ -5,8 +5,9 @@ a batch is held against its own checksum when it arrives, and the frame around i
 checksum over instead of fetching megabytes from memory a second time.
 """
 
+from array import array
 from functools import cache, partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from crc32c import crc32c as _crc32c
 
@@ -16,54 +17,49 @@ crc32c = partial(_crc32c, gil_release_mode=0)
 JOIN_SIZE_MIN: Final = 16 * 1024
 """From here on joining is cheaper than reading."""
 
-_Table = tuple[int, ...]
+_Table: TypeAlias = "array[int]"
 
 
 def joined(crc: int, crc_next: int, size_next: int) -> int:
     """The checksum of A + B, from that of A, that of B, and the length of B.
 
     Checksums are linear: behind A's go as many zero bytes as B has, then B's own is added. Moving over zeros is done
-    one hexadecimal digit of the length at a time, each with a table made when it is first needed.
+    one byte of the length at a time, each with a table made when it is first needed.
     """
-    digit = 0
+    place = 0
     while size_next:
-        if count := size_next & 15:
-            table = _over_zeros(count, digit)
-            crc = (
-                table[crc & 255]
-                ^ table[256 + (crc >> 8 & 255)]
-                ^ table[512 + (crc >> 16 & 255)]
-                ^ table[768 + (crc >> 24)]
-            )
-        size_next >>= 4
-        digit += 1
+        if count := size_next & 255:
+            crc = _moved(_over_zeros(count, place), crc)
+        size_next >>= 8
+        place += 1
     return crc ^ crc_next
 
 
 @cache
-def _over_zeros(count: int, digit: int) -> _Table:
-    """What `count * 16**digit` zero bytes make of a checksum, by each of its four bytes."""
+def _over_zeros(count: int, place: int) -> _Table:
+    """What `count * 256**place` zero bytes make of a checksum, by each of its four bytes."""
     if count > 1:
-        return _after_one_another(_over_zeros(count - 1, digit), _over_zeros(1, digit))
-    if digit:
-        return _after_one_another(_over_zeros(15, digit - 1), _over_zeros(1, digit - 1))
+        half = count // 2
+        return _one_after_another(_over_zeros(half, place), _over_zeros(count - half, place))
+    if place:
+        return _one_after_another(_over_zeros(128, place - 1), _over_zeros(128, place - 1))
     return _tabled([crc32c(b"\0", 1 << bit) ^ crc32c(b"\0", 0) for bit in range(32)])
 
 
-def _after_one_another(first: _Table, second: _Table) -> _Table:
-    return _tabled([_looked_up(second, _looked_up(first, 1 << bit)) for bit in range(32)])
+def _one_after_another(first: _Table, second: _Table) -> _Table:
+    return _tabled([_moved(second, _moved(first, 1 << bit)) for bit in range(32)])
 
 
-def _looked_up(table: _Table, crc: int) -> int:
+def _moved(table: _Table, crc: int) -> int:
     return table[crc & 255] ^ table[256 + (crc >> 8 & 255)] ^ table[512 + (crc >> 16 & 255)] ^ table[768 + (crc >> 24)]
 
 
 def _tabled(bits: list[int]) -> _Table:
     """From what becomes of each of the 32 bits to what becomes of each value of each byte."""
-    table: list[int] = []
+    table = array("I")
     for byte in range(4):
         values = [0]
         for bit in bits[8 * byte : 8 * byte + 8]:
             values += [value ^ bit for value in values]
-        table += values
-    return tuple(table)
+        table.extend(values)
+    return table
