@@ -12,6 +12,7 @@ from lakestream.addresses import cannot_listen, parse_address, shown_address
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.retention import Retention
 from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker, Brokers
 from lakestream.metadata.claims import Claims
@@ -60,6 +61,9 @@ async def open_broker(
         registration = Registration(node.stores.metadata, _advertised(settings, host, port))
         opened.push_async_callback(registration.close)
         services = await _services(node, view, await registration.start(), settings, clock, ids)
+        retention = Retention(node.log, view, services.me.node_id, clock, services.settings.retention_round_ms)
+        retention.start()
+        opened.push_async_callback(retention.close)
         dispatcher = Dispatcher(services)
         await server.serve(dispatcher.handle)
         yield RunningBroker(

@@ -16,6 +16,7 @@ class BrokerSettings:
     default_partitions: int = 4
     auto_create_topics: bool = True
     partitions_max: int = 100_000  # of one topic
+    retention_round_ms: int = 5 * 60 * 1000  # every partition is held against its topic's retention this often
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

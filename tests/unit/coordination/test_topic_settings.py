@@ -1,0 +1,62 @@
+"""Settings of topics: obeyed, without meaning and saying so, or refused."""
+
+import pytest
+
+from lakestream.coordination import topic_settings
+from lakestream.coordination.topic_settings import SETTINGS
+from lakestream.errors import Misconfigured
+
+
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_every_default_is_a_value(name: str) -> None:
+    topic_settings.value_of(name, SETTINGS[name].default)
+    assert SETTINGS[name].doc
+
+
+def test_what_streams_and_connect_set_is_taken() -> None:
+    topic_settings.check(
+        {
+            "cleanup.policy": "compact,delete",
+            "retention.ms": "-1",
+            "segment.bytes": "52428800",
+            "message.timestamp.type": "CreateTime",
+            "min.insync.replicas": "2",
+            "min.cleanable.dirty.ratio": "0.01",
+            "delete.retention.ms": "100",
+            "file.delete.delay.ms": "1000",
+            "flush.ms": "12345678",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("retention.ms", "soon", "'soon' is not a whole number"),
+        ("retention.ms", "1_000", "'1_000' is not a whole number"),
+        ("retention.ms", "-2", "-2 is not between -1 and"),
+        ("retention.ms", "9" * 30, "is not a whole number"),
+        ("cleanup.policy", "burn", "'burn' is not known"),
+        ("compression.type", "zst", "did you mean 'zstd'"),
+        ("preallocate", "maybe", "'maybe' is not known"),
+        ("min.cleanable.dirty.ratio", "2", "2 is not between 0 and 1"),
+        ("min.cleanable.dirty.ratio", "nan", "nan is not between 0 and 1"),
+        ("min.cleanable.dirty.ratio", "half", "'half' is not a number"),
+        ("lakestream.profile", "slow", "'slow' is not known"),
+        ("message.format.version", "3.0", "'message.format.version' is not known"),
+        ("remote.storage.enable", "true", "'remote.storage.enable' is not known"),
+        ("max.compaction.lag.ms", "1", "did you mean 'min.compaction.lag.ms'"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused(name: str, text: str, why: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        topic_settings.check({name: text})
+    assert why in str(refused.value)
+
+
+def test_the_words_of_cleanup_policy() -> None:
+    assert (topic_settings.read({}).expires, topic_settings.read({}).compacted) == (True, False)
+    both = topic_settings.read({"cleanup.policy": "compact, delete"})
+    assert (both.expires, both.compacted) == (True, True)
+    neither = topic_settings.read({"cleanup.policy": ""})
+    assert (neither.expires, neither.compacted) == (False, False)
