@@ -80,7 +80,7 @@ class Feed:
 
     def _changed(self, changes: Changes) -> list[PartitionId]:
         """Logs that changed beyond what we know of them. Our own claims come back here too, and are known."""
-        if changes.everything:
+        if changes.everything or not self._waiters:
             return list(self._waiters)
         news = (self._news(path) for path in sorted(changes.paths))
         return list(dict.fromkeys(partition for partition in news if partition is not None))
