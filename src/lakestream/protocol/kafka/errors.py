@@ -66,6 +66,14 @@ class KafkaError(errors.Rejected):
         self.code = code
 
 
+class InvalidRecord(KafkaError):
+    """One record of a batch is why the whole batch is refused."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(Code.INVALID_RECORD, message)
+        self.number = number
+
+
 def code_of(error: errors.LakestreamError) -> Code:
     if isinstance(error, KafkaError):
         return error.code

@@ -18,7 +18,8 @@ from lakestream.data.wal.buffer import Appended
 from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Unavailable
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
-from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
+from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError, code_of
+from lakestream.protocol.kafka.keyless import first_keyless
 from lakestream.protocol.kafka.produce_request import PartitionData, ProduceRequest, TopicData
 from lakestream.protocol.kafka.rewrite import needs_rewriting, rewritten
 from lakestream.protocol.kafka.server import CloseConnection
@@ -102,9 +103,21 @@ async def _checked(
     now_ms = services.clock.now_ms()
     if not settings.log_append_time:
         _check_time(batch, settings, now_ms)
+    if settings.compacted:
+        await _check_keys(batch)
     if needs_rewriting(batch, settings):
         batch = RecordBatch.parse(await asyncio.to_thread(rewritten, batch, settings, now_ms))
     return batch, now_ms if settings.log_append_time else -1
+
+
+async def _check_keys(batch: RecordBatch) -> None:
+    try:
+        number = await asyncio.to_thread(first_keyless, batch)
+    except Rejected as error:
+        raise KafkaError(Code.INVALID_RECORD, str(error)) from error
+    if number is not None:
+        why = "a record in a compacted topic needs a key"
+        raise InvalidRecord(number, f"{why}, and record {number} of the batch has none")
 
 
 def _check_time(batch: RecordBatch, settings: TopicSettings, now_ms: int) -> None:
@@ -162,6 +175,7 @@ def _answer(part: Part) -> dict[str, Any]:
             "base_offset": -1,
             "log_append_time": -1,
             "log_start_offset": -1,
+            "record_errors": _record_errors(outcome),
             "error_message": describe(outcome),
         }
     return {
@@ -171,3 +185,9 @@ def _answer(part: Part) -> dict[str, Any]:
         "log_append_time": part.log_append_ms,
         "log_start_offset": 0,
     }
+
+
+def _record_errors(error: LakestreamError) -> list[dict[str, Any]]:
+    if not isinstance(error, InvalidRecord):
+        return []
+    return [{"batch_index": error.number, "batch_index_error_message": describe(error)}]
