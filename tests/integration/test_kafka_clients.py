@@ -23,17 +23,10 @@ from typing import Final
 import confluent_kafka
 import pytest
 from tests.integration.kafka_clients import CLIENTS, Client, Confluent, Record
+from tests.integration.programs import cluster_of, pairs
 
-from lakestream.testing.brokers import OXIA_AND_S3, SQLITE_AND_DISK, Brokers, brokers, running_brokers
+from lakestream.testing.brokers import Brokers, brokers
 from lakestream.testing.servers import toxiproxy
-
-SETTINGS: Final = {
-    "one-sqlite": (1, SQLITE_AND_DISK),
-    "three-sqlite": (3, SQLITE_AND_DISK),
-    "three-oxia-s3": (3, OXIA_AND_S3),
-}
-IN_PAIRS: Final = [("aiokafka", "one-sqlite"), ("kafka-python", "three-sqlite"), ("confluent-kafka", "three-oxia-s3")]
-PAIRS: Final = list(itertools.product(CLIENTS, SETTINGS)) if os.environ.get("SOAK") else IN_PAIRS
 
 WOKEN_MS_MAX: Final = 20.0
 
@@ -62,15 +55,11 @@ class Pair:
         return self.kind(member.address, f"tests,zone_id={member.zone}")
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+@pytest.fixture(scope="module", params=pairs(["aiokafka", "kafka-python", "confluent-kafka"]), ids="-".join)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     client, setting = request.param
-    count, stores = SETTINGS[setting]
-    with running_brokers(tmp_path_factory.mktemp(setting), count, stores) as cluster:
+    for cluster in cluster_of(setting, tmp_path_factory):
         yield Pair(CLIENTS[client], cluster)
-        said = cluster.logs()
-        assert "Traceback" not in said, said
-        assert all(broker.is_running for broker in cluster), said
 
 
 @pytest.fixture

@@ -1,0 +1,176 @@
+"""Kafka's Java client and its command line tools, as Maven Central has them, against our brokers."""
+
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.programs import cluster_of, need, run, settings_for
+
+from lakestream.testing.brokers import Brokers
+
+TOOLS = "org.apache.kafka.tools"
+
+
+class Kafka:
+    """The command line, with the cluster's address filled in."""
+
+    def __init__(self, cluster: Brokers) -> None:
+        self._cluster = cluster
+        self._program = need("kafka-class")
+
+    def __call__(self, tool: str, *arguments: str, stdin: str = "", fails: bool = False) -> str:
+        where = ["--bootstrap-server", self._cluster.bootstrap]
+        return run([self._program, tool, *where, *arguments], stdin, fails=fails)
+
+    def topics(self, *arguments: str, fails: bool = False) -> str:
+        return self(f"{TOOLS}.TopicCommand", *arguments, fails=fails)
+
+    def configs(self, *arguments: str, fails: bool = False) -> str:
+        return self("kafka.admin.ConfigCommand", "--entity-type", "topics", *arguments, fails=fails)
+
+    def offsets(self, topic: str, *arguments: str) -> dict[int, int]:
+        said = self(f"{TOOLS}.GetOffsetShell", "--topic", topic, *arguments)
+        return {int(partition): int(offset) for partition, offset in re.findall(rf"^{topic}:(\d+):(\d+)$", said, re.M)}
+
+    def produce(self, topic: str, lines: str, *arguments: str) -> None:
+        self(f"{TOOLS}.ConsoleProducer", "--topic", topic, *arguments, stdin=lines)
+
+    def consume(self, topic: str, count: int, *arguments: str) -> list[str]:
+        until = ["--max-messages", str(count), "--timeout-ms", "20000"]
+        said = self(f"{TOOLS}.consumer.ConsoleConsumer", "--topic", topic, *until, *arguments)
+        assert f"Processed a total of {count} messages" in said
+        return [line for line in said.splitlines() if not line.startswith("Processed")]
+
+
+@pytest.fixture(scope="module", params=settings_for("three-sqlite"))
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    need("kafka-class")
+    yield from cluster_of(request.param, tmp_path_factory)
+
+
+@pytest.fixture
+def kafka(cluster: Brokers) -> Kafka:
+    return Kafka(cluster)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+def test_topics_are_made_listed_grown_and_deleted(kafka: Kafka, topic: str) -> None:
+    made = kafka.topics("--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=100000")
+    assert f"Created topic {topic}." in made
+    assert topic in kafka.topics("--list").splitlines()
+    described = kafka.topics("--describe", "--topic", topic)
+    assert re.search(rf"Topic: {topic}\s.*PartitionCount: 3\s.*Configs: retention.ms=100000", described)
+    assert len(re.findall(r"Partition: \d+\s+Leader: \d+\s+Replicas: \d+\s+Isr: \d+", described)) == 3
+    kafka.topics("--alter", "--topic", topic, "--partitions", "5")
+    assert "PartitionCount: 5" in kafka.topics("--describe", "--topic", topic)
+    assert "TopicExistsException" in kafka.topics("--create", "--topic", topic, fails=True)
+    kafka.topics("--delete", "--topic", topic)
+    assert "does not exist" in kafka.topics("--describe", "--topic", topic, fails=True)
+
+
+def test_configs_are_set_shown_and_refused(kafka: Kafka, topic: str) -> None:
+    kafka.topics("--create", "--topic", topic)
+    entity = ("--entity-name", topic)
+    said = kafka.configs("--alter", *entity, "--add-config", "retention.ms=123456,max.message.bytes=5000000")
+    assert f"Completed updating config for topic {topic}." in said
+    assert "retention.ms=123456" in kafka.configs("--describe", *entity)
+    kafka.configs("--alter", *entity, "--delete-config", "retention.ms")
+    described = kafka.configs("--describe", *entity)
+    assert "retention.ms" not in described
+    assert "max.message.bytes=5000000" in described
+    everything = kafka.configs("--describe", "--all", *entity)
+    assert "retention.ms=604800000" in everything
+    assert "cleanup.policy=delete" in everything
+    refused = kafka.configs("--alter", *entity, "--add-config", "no.such.config=1", fails=True)
+    assert "no.such.config" in refused
+    assert "retention.ms" in kafka.configs("--alter", *entity, "--add-config", "retention.ms=soon", fails=True)
+
+
+def test_the_console_writes_and_reads(kafka: Kafka, topic: str) -> None:
+    kafka.topics("--create", "--topic", topic, "--partitions", "1")
+    keyed = ("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        kafka.produce(topic, f"a:1,a:2\tkey\t{codec}\n", *keyed, "--compression-codec", codec)
+    shown = [f"--formatter-property=print.{part}=true" for part in ("key", "headers", "offset")]
+    read = kafka.consume(topic, 4, "--partition", "0", "--offset", "1", *shown)
+    codecs = ("gzip", "snappy", "lz4", "zstd")
+    assert read == [f"Offset:{offset}\ta:1,a:2\tkey\t{codec}" for offset, codec in enumerate(codecs, 1)]
+    assert kafka.consume(topic, 1, "--partition", "0", "--offset", "earliest") == ["none"]
+
+
+def test_offsets_are_found_and_records_deleted(kafka: Kafka, topic: str, tmp_path: Path) -> None:
+    kafka.topics("--create", "--topic", topic, "--partitions", "2")
+    keyed = ("--reader-property", "parse.key=true")
+    kafka.produce(topic, "".join(f"{number}\tvalue\n" for number in range(40)), *keyed)
+    ends = kafka.offsets(topic)
+    assert sum(ends.values()) == 40
+    assert kafka.offsets(topic, "--time", "earliest") == {0: 0, 1: 0}
+    assert kafka.offsets(topic, "--time", "0") == {0: 0, 1: 0}
+    newest = kafka.offsets(topic, "--time", "max-timestamp")
+    assert all(0 <= newest[partition] < ends[partition] for partition in ends)
+    plan = tmp_path / "delete.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "offset": 3}], "version": 1}))
+    deleted = kafka(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(plan))
+    assert re.search(rf"partition: {topic}-0\s+low_watermark: 3", deleted)
+    assert kafka.offsets(topic, "--time", "earliest") == {0: 3, 1: 0}
+    first = kafka.consume(
+        topic, 1, "--partition", "0", "--offset", "earliest", "--formatter-property", "print.offset=true"
+    )
+    assert first == ["Offset:3\tvalue"]
+
+
+def test_the_performance_tool_and_the_verifiable_producer_lose_nothing(kafka: Kafka, topic: str) -> None:
+    kafka.topics("--create", "--topic", topic, "--partitions", "4")
+    sizes = ("--num-records", "20000", "--record-size", "1000", "--throughput", "-1")
+    said = kafka(f"{TOOLS}.ProducerPerformance", "--topic", topic, *sizes)
+    assert "20000 records sent" in said
+    verified = kafka(f"{TOOLS}.VerifiableProducer", "--topic", topic, "--max-messages", "500")
+    events = [json.loads(line) for line in verified.splitlines() if line.startswith("{")]
+    acked = [event for event in events if event["name"] == "producer_send_success"]
+    assert len({(event["partition"], event["offset"]) for event in acked}) == 500
+    assert events[-1]["sent"] == events[-1]["acked"] == 500
+    assert sum(kafka.offsets(topic).values()) == 20_500
+
+
+def test_tools_that_look_at_the_cluster_get_an_answer(kafka: Kafka, cluster: Brokers, topic: str) -> None:
+    kafka.topics("--create", "--topic", topic)
+    directories = kafka(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", topic)
+    brokers = json.loads(directories[directories.index("{") :])["brokers"]
+    assert len(brokers) == len(cluster)
+    versions = kafka(f"{TOOLS}.BrokerApiVersionsCommand")
+    assert versions.count("Produce(0)") == len(cluster)
+    assert "ERROR" not in versions
+
+
+def test_the_java_client(kafka: Kafka, cluster: Brokers, topic: str) -> None:
+    if shutil.which("javac") is None:
+        pytest.skip("there is no javac on the PATH: a JRE cannot run a source file")
+    kafka.topics("--create", "--topic", topic, "--partitions", "1", "--config", "max.message.bytes=12000000")
+    source = Path(__file__).with_name("JavaClient.java")
+    said = run([need("kafka-class"), str(source), cluster.bootstrap, topic]).splitlines()
+    assert [line for line in said if line.startswith("sent")] == [f"sent {offset}" for offset in range(25)]
+    assert [line for line in said if line.startswith(("start", "end", "at", "after"))] == [
+        "start 0",
+        "end 25",
+        "at time 3",
+        "after all null",
+    ]
+    expected = []
+    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        values = [
+            f"'key' '{codec}'",
+            "null ''",
+            "'' null",
+            "null 'headers' a='1' a='2' n=null e=''",
+            "null 10000000 bytes",
+        ]
+        expected += [f"read {5 * number + delta} +{delta} {value}" for delta, value in enumerate(values)]
+    assert [line for line in said if line.startswith("read")] == expected

@@ -1,0 +1,85 @@
+"""KafkaJS and kcat against our brokers: old clients, each with its own idea of the protocol."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.kafka_clients import Confluent, Record
+from tests.integration.programs import cluster_of, need, run, settings_for
+
+from lakestream.testing.brokers import Brokers
+
+
+@pytest.fixture(scope="module", params=settings_for("one-sqlite"))
+def for_kafkajs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    need("kafkajs-node")
+    yield from cluster_of(request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="module", params=settings_for("three-oxia-s3"))
+def for_kcat(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    need("kcat")
+    yield from cluster_of(request.param, tmp_path_factory)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+def test_kafkajs_administers_and_produces(for_kafkajs: Brokers, topic: str) -> None:
+    script = Path(__file__).with_name("kafkajs_client.js")
+    said = run([need("kafkajs-node"), str(script), for_kafkajs.bootstrap, topic])
+    assert [json.loads(line) for line in said.splitlines() if line.startswith("[")] == [
+        ["created", True],
+        ["created again", False],
+        ["listed", True],
+        ["partitions", 3],
+        ["retention", "2000000"],
+        ["brokers", len(for_kafkajs)],
+        ["sent", [0, 0]],
+        ["sent", [0, 3]],
+        ["offsets", [[0, 0, 0], [1, 0, 6], [2, 0, 0]]],
+        ["low", 2],
+    ]
+    read = Confluent(for_kafkajs.bootstrap).read(topic, 2, 4, partition=1)
+    assert [(record.key, record.value) for record in read] == [
+        (b"tombstone", None),
+        (b"key", b"value"),
+        (None, b""),
+        (b"tombstone", None),
+    ]
+    assert read[1].headers == (("a", b"1"), ("a", b"2"), ("b", b"3"))
+    assert read[1].timestamp_ms == 1_000_000_000_000
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_kcat_writes_and_reads(for_kcat: Brokers, topic: str, codec: str) -> None:
+    kcat = [need("kcat"), "-b", for_kcat.bootstrap, "-t", topic]
+    # The topic is made by the first of these. -Z: an empty value is a null.
+    write = [*kcat, "-P", "-p", "1", "-z", codec, "-K", ":", "-H", "a=1", "-H", "a=2", "-H", "n", "-Z"]
+    run(write, "key:value\nother:\n")
+    shown = r"%p %o %k %S %s %h\n"
+    read = run([*kcat, "-C", "-p", "1", "-o", "beginning", "-e", "-q", "-f", shown])
+    assert read == "1 0 key 5 value a=1,a=2,n=NULL\n1 1 other -1  a=1,a=2,n=NULL\n"
+    assert run([*kcat, "-C", "-p", "1", "-o", "-1", "-e", "-q", "-f", r"%o\n"]) == "1\n"
+    written = Confluent(for_kcat.bootstrap).produce(topic, [Record(b"third", partition=1)], codec)
+    assert written == [2]
+    assert run([*kcat, "-C", "-p", "1", "-o", "2", "-c", "1", "-q"]) == "third\n"
+
+
+def test_kcat_lists_and_finds_offsets_by_time(for_kcat: Brokers, topic: str) -> None:
+    times = [1_600_000_000_000 + 1000 * number for number in range(10)]
+    client = Confluent(for_kcat.bootstrap)
+    client.create_topic(topic, partitions=2)
+    client.produce(topic, [Record(b"v", timestamp_ms=time) for time in times])
+    kcat = [need("kcat"), "-b", for_kcat.bootstrap]
+    listed = json.loads(run([*kcat, "-L", "-J"]))
+    assert len(listed["brokers"]) == len(for_kcat)
+    (entry,) = [one for one in listed["topics"] if one["topic"] == topic]
+    assert len(entry["partitions"]) == 2
+    assert run([*kcat, "-Q", "-t", f"{topic}:0:{times[4] - 500}"]).strip() == f"{topic} [0] offset 4"
+    since = run([*kcat, "-C", "-t", topic, "-p", "0", "-o", f"s@{times[7]}", "-e", "-q", "-f", r"%o %T\n"])
+    assert since.splitlines() == [f"{offset} {times[offset]}" for offset in (7, 8, 9)]
