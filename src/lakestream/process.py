@@ -15,8 +15,8 @@ from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.server import HttpServer, HttpSettings
 from lakestream.settings import Settings
 
-ABSENT_OBJECT: Final = "probe/ready"
-"""Nobody ever writes it: a store that says so answers."""
+SIGN: Final = "probe/ready"
+"""Written at every start and looked at by /readyz: a storage without it is gone, emptied or another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,7 @@ async def open_process(
         opened.push_async_callback(http.stop)
         address = await _bound(http, settings.http) if settings.http else ""
         broker = await opened.enter_async_context(open_broker(settings))
+        await broker.node.stores.objects.put(SIGN, [b"lakestream"])
         measures = Measures(broker, worker, board or Board(1))
         measures.start()
         opened.push_async_callback(measures.close)
@@ -52,9 +53,9 @@ def _health(broker: RunningBroker) -> Health:
 
     async def storage() -> None:
         try:
-            await stores.objects.head(ABSENT_OBJECT)
-        except Missing:
-            return
+            await stores.objects.head(SIGN)
+        except Missing as error:
+            raise Unavailable(f"the storage has lost {SIGN}: is it mounted, is it the same one?") from error
 
     async def registration() -> None:
         if not broker.registration.holds:
