@@ -13,8 +13,9 @@ from pathlib import Path
 
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.data.log.log import Log
+from lakestream.data.log.skew import SkewGuard
 from lakestream.data.log.sweeper import Sweeper
-from lakestream.data.wal.segments import DiskSegments, SegmentFiles
+from lakestream.data.wal.segments import DiskSegments, SegmentFiles, try_out
 from lakestream.errors import Misconfigured
 from lakestream.metadata.sqlite import SqliteStore
 from lakestream.metadata.store import MetadataStore
@@ -54,6 +55,7 @@ async def open_stores(settings: Settings, clock: Clock, ids: Ids) -> AsyncIterat
     async with AsyncExitStack() as opened:
         metadata = await _open_metadata(settings, clock, ids)
         opened.push_async_callback(metadata.close)
+        await _check_metadata_clock(metadata, clock)
         meter = Meter()
         bare = open_store(settings.storage_url, clock, ids)
         opened.push_async_callback(bare.close)
@@ -62,6 +64,7 @@ async def open_stores(settings: Settings, clock: Clock, ids: Ids) -> AsyncIterat
         segments = _open_segments(settings)
         if segments is not None:
             opened.push_async_callback(segments.close)
+            await try_out(segments, clock, ids)
         yield Stores(metadata=metadata, objects=objects, segments=segments, meter=meter)
 
 
@@ -74,6 +77,8 @@ async def open_node(
 ) -> AsyncIterator[Node]:
     """A running broker; leaving the block stops it, after it has answered what it accepted."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
+    if settings.default_profile is Profile.LATENCY and settings.segments_dir is None:
+        raise Misconfigured("profile latency needs a folder that every broker mounts: set --wal-dir, or --profile cost")
     async with open_stores(settings, clock, ids) as stores:
         log = Log(
             stores.metadata,
@@ -121,6 +126,12 @@ def _open_segments(settings: Settings) -> SegmentFiles | None:
         return None
     make_folder(folder, "--wal-dir")
     return DiskSegments(folder)
+
+
+async def _check_metadata_clock(metadata: MetadataStore, clock: Clock) -> None:
+    guard = SkewGuard(clock, metadata.now_ms)
+    await guard.measure()
+    guard.check()
 
 
 def make_folder(path: Path, flag: str) -> None:

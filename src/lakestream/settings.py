@@ -22,6 +22,7 @@ class WalSettings:
     buffer_bytes_max: int = 64 * MiB  # placed but not answered; beyond it `append` waits
     segment_bytes_max: int = 256 * MiB
     segment_age_ms_max: int = 15 * 60 * 1000
+    disk_timeout_ms: int = 30_000  # for one append to a segment, or one read of it
     read_grace_ms: int = 60 * 1000  # between the last claim on an object and its removal, for readers under way
 
 
@@ -72,4 +73,5 @@ class Settings:
     def default_profile(self) -> Profile:
         if self.profile is not None:
             return self.profile
-        return Profile.LATENCY if self.storage_url.startswith("file:") else Profile.COST
+        on_disk = self.storage_url.startswith("file:") and self.segments_dir is not None
+        return Profile.LATENCY if on_disk else Profile.COST

@@ -89,6 +89,8 @@ class Chain(NamedTuple):
 class Claimed(NamedTuple):
     created_ms: int
     floor: int | None
+    repeated: bool = False
+    """An earlier try of it got no clear answer, and may have taken effect long before."""
 
 
 class StoredFold(NamedTuple):
@@ -113,7 +115,7 @@ class Claims:
             ]
         )
         return [
-            Claimed(answer.created_ms, _floor(answer.guard)) if isinstance(answer, Created) else answer
+            Claimed(answer.created_ms, _floor(answer.guard), answer.repeated) if isinstance(answer, Created) else answer
             for answer in answers
         ]
 

@@ -79,6 +79,8 @@ class Created(NamedTuple):
     version: int
     created_ms: int
     guard: Record | None
+    repeated: bool = False
+    """An earlier try of it got no clear answer: it may have taken effect, and been deleted again, before this one."""
 
 
 class Scanned(NamedTuple):

@@ -79,8 +79,11 @@ class Lane:
 
     def _remember(self, item: Placed, failure: Failure) -> None:
         known = self.failures.get(item.batch.producer_id)
-        if known is None or item.number > known.upto_number:  # it has heard of the one before, and failed again
-            self.failures[item.batch.producer_id] = failure
+        if known is not None and item.number <= known.upto_number:  # it has not heard of the one before: one failure
+            first = failure if failure.after_number < known.after_number else known
+            upto = max(failure.upto_number, known.upto_number)
+            failure = Failure(first.after_number, upto, first.error)
+        self.failures[item.batch.producer_id] = failure
 
     def failure_of(self, item: Placed) -> LakestreamError | None:
         failure = self.failures.get(item.batch.producer_id)

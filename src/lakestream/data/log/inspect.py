@@ -25,6 +25,11 @@ class Health(NamedTuple):
     troubles: list[str]
 
 
+class Trouble(NamedTuple):
+    offset_end: int
+    text: str
+
+
 class Inspector:
     def __init__(self, metadata: MetadataStore, store: ObjectStore, segments: SegmentFiles | None) -> None:
         self._claims = Claims(metadata)
@@ -33,27 +38,36 @@ class Inspector:
         self._extents: dict[str, frozenset[str] | str] = {}  # what lies in each object, or why that is not known
 
     async def inspect(self, partition: PartitionId) -> Health:
-        floor = await self._claims.floor(partition)
-        if floor is None:
-            raise Missing(f"log {partition} has no floor: its topic is being deleted; delete it again")
-        offset, count, troubles = floor, 0, list[str]()
-        while claims := (await self._claims.scan(partition, offset, limit=PAGE_CLAIMS)).claims:
-            if not rules.is_gapless(claims, offset):
-                troubles.append(f"offsets are missing behind {offset}: restore the metadata store from a backup")
-            troubles += [trouble for dated in claims if (trouble := await self._trouble(dated))]
-            count += len(claims)
-            offset = claims[-1].claim.offset_end
-        return Health(floor, offset, count, troubles)
+        """Beside brokers that append, trim and sweep: what was trimmed while it was looked at is no trouble."""
+        offset, count, troubles = 0, 0, list[Trouble]()
+        while True:
+            chain = await self._claims.scan(partition, offset, limit=PAGE_CLAIMS, confirmed=True)
+            if chain.floor is None:
+                raise Missing(f"log {partition} is gone: its topic was deleted, or is being deleted; delete it again")
+            if not rules.floor_allows(chain.floor, offset):
+                offset, count = chain.floor, 0
+                continue
+            if not chain.claims:
+                left = [trouble.text for trouble in troubles if trouble.offset_end > chain.floor]
+                return Health(chain.floor, offset, count, left)
+            end = chain.claims[-1].claim.offset_end
+            if not rules.is_gapless(chain.claims, offset):
+                gap = f"offsets are missing behind {offset}: restore the metadata store from a backup"
+                troubles.append(Trouble(end, gap))
+            troubles += [trouble for dated in chain.claims if (trouble := await self._trouble(dated))]
+            count += len(chain.claims)
+            offset = end
 
-    async def _trouble(self, dated: Dated) -> str | None:
+    async def _trouble(self, dated: Dated) -> Trouble | None:
         claim = dated.claim
         if rules.is_stale(claim, dated.created_ms):
             return None  # its offsets are a gap, its bytes may be gone
         extents = await self._content(claim)
         if isinstance(extents, str):
-            return f"offset {claim.offset_start}: {extents}"
+            return Trouble(claim.offset_end, f"offset {claim.offset_start}: {extents}")
         if claim.extent_id not in extents:
-            return f"offset {claim.offset_start}: {claim.name} does not hold what claim {claim.claim_id} names"
+            wrong = f"{claim.name} does not hold what claim {claim.claim_id} names"
+            return Trouble(claim.offset_end, f"offset {claim.offset_start}: {wrong}")
         return None
 
     async def _content(self, claim: Claim) -> frozenset[str] | str:

@@ -237,8 +237,7 @@ class Log:
     async def wait_any(self, ends: Sequence[tuple[PartitionId, int]], timeout_ms: int) -> bool:
         """Wait until the end of one of these logs is beyond its offset."""
         with self._waiters.joined([partition for partition, _ in ends]) as event:
-            for partition, _ in ends:
-                await self._views.refresh(await self._views.get(partition))
+            await asyncio.gather(*(self._look_at(partition) for partition, _ in ends))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_ms / 1000):
                     while not (grown := await self._has_grown(ends)):
@@ -246,6 +245,9 @@ class Log:
                         await event.wait()
                     return grown
             return await self._has_grown(ends)
+
+    async def _look_at(self, partition: PartitionId) -> None:
+        await self._views.refresh(await self._views.get(partition))
 
     async def _has_grown(self, ends: Sequence[tuple[PartitionId, int]]) -> bool:
         for partition, offset in ends:

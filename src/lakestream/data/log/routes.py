@@ -33,6 +33,8 @@ class Numbers:
 class _Held(NamedTuple):
     batch: RecordBatch
     transaction: int
+    number: int
+    """Of its arrival, not of its sending on: what failed before it came takes it along."""
     answer: Answer
 
 
@@ -60,14 +62,17 @@ class Routes:
             route = self._routes[partition] = _Route(profile)
         if route.profile is profile and not route.held:
             return self._send(partition, route, batch, transaction)
-        held = _Held(batch, transaction, asyncio.get_running_loop().create_future())
+        writer = self._writer(route.profile)
+        held = _Held(batch, transaction, writer.next_number(), asyncio.get_running_loop().create_future())
         route.held.append(held)
-        self._writer(route.profile).flush()
+        writer.flush()
         return held.answer
 
-    def _send(self, partition: PartitionId, route: _Route, batch: RecordBatch, transaction: int) -> Answer:
+    def _send(
+        self, partition: PartitionId, route: _Route, batch: RecordBatch, transaction: int, number: int | None = None
+    ) -> Answer:
         try:
-            answer = self._writer(route.profile).place(partition, batch, transaction)
+            answer = self._writer(route.profile).place(partition, batch, transaction, number)
         except LakestreamError:
             self._end_if_idle(partition, route)
             raise
@@ -92,7 +97,7 @@ class Routes:
         while route.held:
             held = route.held.popleft()
             try:
-                _pass_on(self._send(partition, route, held.batch, held.transaction), held.answer)
+                _pass_on(self._send(partition, route, held.batch, held.transaction, held.number), held.answer)
             except LakestreamError as error:
                 if not held.answer.done():
                     held.answer.set_exception(error)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from lakestream.batch import RecordBatch
+from lakestream.data.log import rules
 from lakestream.data.log.fold import served
 from lakestream.data.log.times import At, first_in, newest_in
 from lakestream.data.log.view import Measured, View, Views
@@ -99,6 +100,8 @@ class Search:
         return newest
 
     async def _batches(self, dated: Dated) -> list[tuple[int, RecordBatch]]:
+        if rules.is_stale(*dated):
+            return []  # a gap, and its bytes may be gone
         (batches,) = await self._reader.read([dated.claim])
         return [(offset, RecordBatch.parse(data)) for (offset, _), data in zip(served(*dated), batches, strict=False)]
 

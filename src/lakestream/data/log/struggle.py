@@ -85,7 +85,7 @@ class _Struggle:
         self._tried = tried
         """The claim whose fate is not known yet."""
         self._answer = answer
-        self._in_doubt = isinstance(answer, Unavailable)
+        self._in_doubt = _leaves_doubt(answer)
         """A create of that claim got no clear answer: it may have taken effect at any time since."""
         self._error: Unavailable | None = None
         """The newest trouble with a store, if the last step met one."""
@@ -116,7 +116,7 @@ class _Struggle:
         in_doubt, self._in_doubt = self._in_doubt, True  # if this is cut short, it may take effect all the same
         (self._answer,) = await self._claimer.create([(self._lane.partition, draft.claim)])
         self._claimer.counts.conflicts += isinstance(self._answer, Conflict)
-        self._in_doubt = in_doubt or isinstance(self._answer, Unavailable)
+        self._in_doubt = in_doubt or _leaves_doubt(self._answer)
         self._error = self._answer if isinstance(self._answer, Unavailable) else None
         return False
 
@@ -186,3 +186,8 @@ class _Struggle:
         if self._tried is not None:
             return uncertain(why)
         return Unavailable(f"the batch is not stored; {why}")
+
+
+def _leaves_doubt(answer: Answer | None) -> bool:
+    """No clear answer; or a clear one to a create that the store's client had tried before without getting one."""
+    return isinstance(answer, Unavailable) or (isinstance(answer, Claimed) and answer.repeated)

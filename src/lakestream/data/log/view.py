@@ -182,8 +182,9 @@ class Views:
             longest_ago.page = []
 
     async def save_fold(self, view: View) -> None:
-        """Store the fold as it is now, unless a newer one is stored. It only moves forward."""
-        while rules.saves_fold(view.offset_end, view.fold_offset):
+        """Store the fold as it is now, or a little later, unless a newer one is stored. It only moves forward."""
+        target = view.offset_end  # not the end as it moves: claims may come faster than folds are stored
+        while rules.saves_fold(target, view.fold_offset):
             view.fold.forget_aborted_below(view.floor)
             offset, body, first = view.offset_end, view.fold.encode(), view.fold_version is None
             try:
@@ -218,9 +219,10 @@ class Views:
 
     async def _reopen(self, view: View) -> None:
         newer = await self._load(view.partition, confirmed=True)
-        if newer.offset_end < view.offset_end:
-            raise Unavailable(f"log {view.partition} was read shorter than it is: the metadata store is not itself")
-        view.become(newer)
+        if newer.offset_end < view.offset_end:  # a claim of ours was answered meanwhile: what we have is newer
+            view.floor = max(view.floor, newer.floor)
+        else:
+            view.become(newer)
         self._on_advance(view.partition)
 
     async def _open(self, partition: PartitionId) -> None:

@@ -5,7 +5,8 @@ Before: writer.py.  After: storage/object_store.py, segments.py.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from lakestream.clock import Clock
@@ -13,7 +14,7 @@ from lakestream.data.wal import format
 from lakestream.data.wal.buffer import Extent, Location
 from lakestream.data.wal.names import object_key, segment_name
 from lakestream.data.wal.segments import SegmentFile, SegmentFiles
-from lakestream.errors import LakestreamError
+from lakestream.errors import LakestreamError, Unavailable
 from lakestream.metadata.claims import Medium
 from lakestream.settings import WalSettings
 from lakestream.storage.object_store import ObjectStore
@@ -69,6 +70,9 @@ class SegmentFrames:
     async def store(self, extents: Sequence[Extent], sequence: int) -> None:
         async with self._turn:
             segment = await self._segment()
+            sequence = max(
+                sequence, segment.sequence + 1
+            )  # they may come here in another order than they were numbered
             frame = format.encode(
                 [extent.part() for extent in extents],
                 writer_id=self._writer_id,
@@ -93,7 +97,8 @@ class SegmentFrames:
         created_ms = self._clock.now_ms()
         self._count += 1
         name = segment_name(created_ms, self._writer_id, self._count)
-        self._open = _OpenSegment(name, created_ms, await self._files.create(name))
+        async with _in_time(self._settings.disk_timeout_ms, name):
+            self._open = _OpenSegment(name, created_ms, await self._files.create(name))
         return self._open
 
     def _is_due(self, segment: "_OpenSegment") -> bool:
@@ -101,12 +106,14 @@ class SegmentFrames:
         return segment.size >= self._settings.segment_bytes_max or age_ms >= self._settings.segment_age_ms_max
 
     async def _append(self, segment: "_OpenSegment", frame: format.Frame, sequence: int) -> None:
-        """What became of the bytes of a failed append is not known, so that file is not written again."""
+        """After a failed append the file is as it was before, or broken and not written again."""
         try:
-            await segment.file.append(frame.buffers)
+            async with _in_time(self._settings.disk_timeout_ms, segment.name):
+                await segment.file.append(frame.buffers)
         except BaseException:
-            self._open = None
-            await segment.file.close()
+            if segment.file.broken:
+                self._open = None
+                await segment.file.close()
             raise
         segment.size += frame.size
         segment.sequence = sequence
@@ -123,7 +130,8 @@ class SegmentFrames:
             position=segment.size,
         )
         try:
-            await segment.file.append(seal.buffers)
+            async with _in_time(self._settings.disk_timeout_ms, segment.name):
+                await segment.file.append(seal.buffers)
         except LakestreamError as error:
             log.warning("wal.not_sealed segment=%s error=%s", segment.name, error)  # the sweeper waits for its age
         finally:
@@ -137,6 +145,16 @@ class _OpenSegment:
         self.file = file
         self.size = 0
         self.sequence = 0
+
+
+@asynccontextmanager
+async def _in_time(timeout_ms: int, name: str) -> AsyncIterator[None]:
+    """A disk that hangs (a network file system whose server is gone) must not hang its producers."""
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"{name}: the disk did not answer within {timeout_ms / 1000:g} s") from None
 
 
 def _tell(extents: Sequence[Extent], frame: format.Frame, location: Location) -> None:

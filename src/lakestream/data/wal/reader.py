@@ -6,20 +6,21 @@ in one call, which joins ranges that are near one another; many who want the sam
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from lakestream.batch import verify
 from lakestream.data.cache.blocks import BlockCache
 from lakestream.data.wal.segments import SegmentFiles
-from lakestream.errors import Corrupt, Misconfigured, Missing, OutOfRange
+from lakestream.errors import Corrupt, LakestreamError, Misconfigured, Missing, OutOfRange, Unavailable
 from lakestream.metadata.claims import Claim, Medium
 from lakestream.model import Buffer, Span
 from lakestream.storage.object_store import ObjectStore
 
 READS_MAX: Final = 64
 """Calls to storage under way at once."""
+
+READ_TIMEOUT_S: Final = 30
 
 BLOCK_OVERHEAD: Final = 512
 """Bytes of memory that a cached claim takes besides its records. Without them a cache of small batches is half as large
@@ -28,13 +29,17 @@ again as it says."""
 Batches: TypeAlias = tuple[Buffer, ...]
 """The bytes of a claim's record batches, in its order."""
 
+Outcome: TypeAlias = Batches | LakestreamError
+_Read: TypeAlias = "asyncio.Task[dict[str, Outcome]]"
+
 
 class Reader:
     def __init__(self, store: ObjectStore, segments: SegmentFiles | None, cache: BlockCache[str, Batches]) -> None:
         self._store = store
         self._segments = segments
         self.cache = cache
-        self._reading: dict[str, asyncio.Task[dict[str, Batches]]] = {}  # by claim id
+        self._reading: dict[str, _Read] = {}  # by claim id
+        self._joining: dict[tuple[Medium, str], tuple[_Read, list[Claim]]] = {}  # not begun yet
         self._slots = asyncio.Semaphore(READS_MAX)
 
     def keep(self, claim: Claim, batches: Batches) -> None:
@@ -43,70 +48,94 @@ class Reader:
 
     async def read(self, claims: Sequence[Claim]) -> list[Batches]:
         """The batches of each claim, in order. Missing: an object is not there (any more)."""
-        found = {claim.claim_id: self.cache.get(claim.claim_id) for claim in claims}
+        found: dict[str, Outcome | None] = {claim.claim_id: self.cache.get(claim.claim_id) for claim in claims}
         absent = [claim for claim in claims if found[claim.claim_id] is None]
         for task in self._reads_of(absent):
             found |= await asyncio.shield(task)
-        return [_there(found[claim.claim_id]) for claim in claims]
+        return [_good(found[claim.claim_id]) for claim in claims]
 
     def kill(self) -> None:
         for task in set(self._reading.values()):
             task.cancel()
 
-    def _reads_of(self, claims: Sequence[Claim]) -> list[asyncio.Task[dict[str, Batches]]]:
-        """The reads that bring these claims: those under way, and a new one for each object with others."""
-        by_object: defaultdict[tuple[Medium, str], list[Claim]] = defaultdict(list)
-        tasks = []
-        for claim in claims:
-            under_way = self._reading.get(claim.claim_id)
-            if under_way is None:
-                by_object[claim.medium, claim.name].append(claim)
-            elif under_way not in tasks:
-                tasks.append(under_way)
-        return tasks + [self._start(medium, name, wanted) for (medium, name), wanted in by_object.items()]
+    def _reads_of(self, claims: Sequence[Claim]) -> list[_Read]:
+        """The reads that bring these claims: those under way, and new ones for the others."""
+        return list(dict.fromkeys(self._reading.get(claim.claim_id) or self._started(claim) for claim in claims))
 
-    def _start(self, medium: Medium, name: str, claims: list[Claim]) -> asyncio.Task[dict[str, Batches]]:
-        task = asyncio.get_running_loop().create_task(self._fetch(medium, name, claims), name="wal.read")
-        for claim in claims:
-            self._reading[claim.claim_id] = task
-        task.add_done_callback(lambda done: self._finished(done, claims))
-        return task
+    def _started(self, claim: Claim) -> _Read:
+        """Claims that are wanted in the same turn of the loop, by whomever, are read with one call per object."""
+        key = (claim.medium, claim.name)
+        joining = self._joining.get(key)
+        if joining is None:
+            claims = [claim]
+            task = asyncio.get_running_loop().create_task(self._fetch(key, claims), name="wal.read")
+            task.add_done_callback(lambda done: self._finished(done, claims))
+            joining = self._joining[key] = (task, claims)
+        else:
+            joining[1].append(claim)
+        self._reading[claim.claim_id] = joining[0]
+        return joining[0]
 
-    def _finished(self, task: asyncio.Task[dict[str, Batches]], claims: list[Claim]) -> None:
+    def _finished(self, task: _Read, claims: list[Claim]) -> None:
         for claim in claims:
             del self._reading[claim.claim_id]
         if task.cancelled() or task.exception() is not None:
             return  # told to those who wait
         for claim in claims:
-            self.cache.put(claim.claim_id, task.result()[claim.claim_id], extent_of(claim).size)
+            outcome = task.result()[claim.claim_id]
+            if not isinstance(outcome, LakestreamError):
+                self.cache.put(claim.claim_id, outcome, extent_of(claim).size)
 
-    async def _fetch(self, medium: Medium, name: str, claims: list[Claim]) -> dict[str, Batches]:
+    async def _fetch(self, key: tuple[Medium, str], claims: list[Claim]) -> dict[str, Outcome]:
+        await asyncio.sleep(0)
+        del self._joining[key]
         async with self._slots:
-            try:
-                extents = await self._ranges(medium, name, [extent_of(claim) for claim in claims])
-            except Missing as error:
-                raise Missing(
-                    f"{name}, which holds the records from offset {claims[0].offset_start} on, is missing ({error})"
-                ) from error
-            except OutOfRange as error:
-                raise Corrupt(f"{name} is shorter than its claims say ({error}); restore it from a backup") from error
-        return {claim.claim_id: _cut(claim, extent) for claim, extent in zip(claims, extents, strict=True)}
+            return await self._outcomes(*key, claims)
+
+    async def _outcomes(self, medium: Medium, name: str, claims: list[Claim]) -> dict[str, Outcome]:
+        """What is wrong with one claim's bytes is told to those who want that one."""
+        try:
+            extents = await self._ranges(medium, name, [extent_of(claim) for claim in claims])
+        except Missing as error:
+            return {claim.claim_id: _missing(claim, error) for claim in claims}
+        except OutOfRange as error:
+            if len(claims) == 1:
+                short = Corrupt(f"{name} is shorter than its claims say ({error}); restore it from a backup")
+                return {claims[0].claim_id: short}
+            alone = [await self._outcomes(medium, name, [claim]) for claim in claims]
+            return {claim_id: outcome for one in alone for claim_id, outcome in one.items()}
+        return {claim.claim_id: _cut_out(claim, extent) for claim, extent in zip(claims, extents, strict=True)}
 
     async def _ranges(self, medium: Medium, name: str, spans: list[Span]) -> list[Buffer]:
         if medium is Medium.OBJECT:
             return await self._store.get_ranges(name, spans)
         if self._segments is None:
             raise Misconfigured(f"segment {name} is wanted, but this broker has no WAL folder: set --wal-dir")
-        return await self._segments.read(name, spans)
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                return await self._segments.read(name, spans)
+        except TimeoutError:
+            raise Unavailable(f"{name}: the disk did not answer within {READ_TIMEOUT_S} s") from None
 
 
 def extent_of(claim: Claim) -> Span:
     return Span(claim.batches[0].byte_start, claim.batches[-1].byte_end)
 
 
+def _missing(claim: Claim, error: Missing) -> Missing:
+    return Missing(f"{claim.name}, which holds the records from offset {claim.offset_start} on, is missing ({error})")
+
+
+def _cut_out(claim: Claim, extent: Buffer) -> Outcome:
+    try:
+        return _cut(claim, extent)
+    except Corrupt as error:
+        return error
+
+
 def _cut(claim: Claim, extent: Buffer) -> Batches:
     """The batches of a claim out of its bytes, each held against its checksum."""
-    view = memoryview(extent)
+    view = _apart(memoryview(extent))
     origin = claim.batches[0].byte_start
     batches = tuple(view[batch.byte_start - origin : batch.byte_end - origin] for batch in claim.batches)
     for batch, info in zip(batches, claim.batches, strict=True):
@@ -119,6 +148,13 @@ def _cut(claim: Claim, extent: Buffer) -> Batches:
     return batches
 
 
-def _there(batches: Batches | None) -> Batches:
-    assert batches is not None
-    return batches
+def _apart(view: memoryview) -> memoryview:
+    """Ranges that were read together share one buffer: a small part of a large one must not keep all of it alive."""
+    return memoryview(bytes(view)) if 2 * len(view) < memoryview(view.obj).nbytes else view
+
+
+def _good(outcome: Outcome | None) -> Batches:
+    assert outcome is not None
+    if isinstance(outcome, LakestreamError):
+        raise outcome
+    return outcome

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from lakestream.clock import Clock, Ids
 from lakestream.data.wal.names import parse_segment_name
 from lakestream.data.wal.names import segment_name as segment_name
 from lakestream.errors import Conflict, LakestreamError, Misconfigured, Missing, OutOfRange, Rejected, Unavailable
@@ -337,3 +338,17 @@ def _error(error: OSError, doing: str, path: Path) -> LakestreamError:
     if error.errno in _NOT_OURS:
         return Misconfigured(f"cannot {doing} {path}: {error.strerror}: check --wal-dir and its rights")
     return Unavailable(f"cannot {doing} {path}: {error.strerror}")
+
+
+async def try_out(files: SegmentFiles, clock: Clock, ids: Ids) -> None:
+    """Asked once at the start: can a segment be made, appended to, read and deleted here?"""
+    name = segment_name(clock.now_ms(), ids.new()[:16], 0)
+    segment = await files.create(name)
+    try:
+        await segment.append([b"lakestream ", b"probe"])
+        (found,) = await files.read(name, [Span(0, 16)])
+        if found != b"lakestream probe":
+            raise Misconfigured(f"segment {name} gave back other bytes than were written: this disk cannot be used")
+    finally:
+        await segment.close()
+        await files.delete([name])

@@ -52,7 +52,8 @@ class Writer:
         self._frames = frames
         self._claimer = claimer
         self._settings = settings
-        self._next_number = next_number
+        self.next_number = next_number
+        """Numbers batches in the order of their arrival in this broker."""
         self._free_slots = settings.writes_max
         self._outside: deque[tuple[PartitionId, Placed]] = deque()  # wait for room
         self._bytes = 0  # in the open buffer, sealed, stored, being claimed
@@ -71,12 +72,16 @@ class Writer:
     def bytes_held(self) -> int:
         return self._bytes
 
-    def place(self, partition: PartitionId, batch: RecordBatch, transaction: int) -> "asyncio.Future[Appended]":
-        """Join the open buffer, or wait outside while the writer is full. The future is the producer's answer."""
+    def place(
+        self, partition: PartitionId, batch: RecordBatch, transaction: int, number: int | None = None
+    ) -> "asyncio.Future[Appended]":
+        """Join the open buffer, or wait outside while the writer is full. The future is the producer's answer.
+
+        `number`: of a batch that arrived before and was held back."""
         if self._closed:
             raise Unavailable("this broker is stopping: send the batch to another one")
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        item = Placed(batch, transaction, self._next_number(), answer)
+        item = Placed(batch, transaction, self.next_number() if number is None else number, answer)
         if self._outside or not self._has_room(item):
             self._outside.append((partition, item))
         else:

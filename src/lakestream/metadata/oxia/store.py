@@ -278,7 +278,7 @@ def _created(
 ) -> Created | Conflict | Unavailable:
     if isinstance(answer, Acked):
         seen = (answer.address, create.guard.path)
-        return Created(*answer.stored, guards[seen]) if seen in guards else uncertain(create.key.path)
+        return Created(*answer.stored, guards[seen], answer.repeated) if seen in guards else uncertain(create.key.path)
     assert not isinstance(answer, Missing), "a create has no session that could be missing"
     return answer
 

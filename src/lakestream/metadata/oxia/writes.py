@@ -34,6 +34,8 @@ class Acked(NamedTuple):
     stored: Stored
     modified_ms: int
     address: str
+    repeated: bool = False
+    """It was tried more than once."""
 
 
 class Deleted(NamedTuple):
@@ -77,7 +79,7 @@ def put_answer(op: PutOp, response: pb.PutResponse, address: str) -> Answer | No
     path = op.request.key
     match response.status:
         case pb.OK:
-            return acked(response.version, address)
+            return acked(response.version, address)._replace(repeated=op.in_doubt)
         case pb.SESSION_DOES_NOT_EXIST:
             return Missing(f"{path}: its session is gone; open another")
         case _:
@@ -92,7 +94,7 @@ def resolved(op: WriteOp, there: pb.GetResponse, address: str) -> Answer:
 def resolved_put(op: PutOp, there: pb.GetResponse, address: str) -> Answer:
     path, version = op.request.key, there.version
     if there.status == pb.OK and version.client_identity == op.request.client_identity:
-        return acked(version, address)
+        return acked(version, address)._replace(repeated=True)
     untouched = there.status == pb.OK and version.modifications_count == 0
     if op.repeatable and op.request.expected_version_id == ABSENT and untouched:
         # Nobody put anything over the record since its creation, so it was another's creation that refused ours.

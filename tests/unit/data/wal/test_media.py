@@ -174,14 +174,15 @@ async def test_a_failed_append_goes_to_a_new_segment_next_time(clock: HandClock)
 
 async def test_a_full_disk_for_a_while(clock: HandClock) -> None:
     bench = Bench(clock)
-    await bench.store()
+    first = await bench.store()
     bench.disk.size_max = bench.disk.size
     for _ in range(3):
         with pytest.raises(Unavailable, match="the disk is full"):
             await bench.store()
     bench.disk.size_max = None
     name = await bench.store()
-    assert len((await segment_footers(bench.files, name)).footers) == 1
+    assert name == first, "the file is as it was before: no litter of empty ones"
+    assert len((await segment_footers(bench.files, name)).footers) == 2
     await bench.frames.close()
     assert await bench.sealed(name)
 

@@ -41,7 +41,7 @@ def test_a_session_that_is_gone() -> None:
 
 def test_its_own_first_try_is_recognised() -> None:
     for expected in (ABSENT, 4, None):
-        assert resolved(put(expected, in_doubt=True), record("me"), "n:1") == Acked(Stored(5, 77), 0, "n:1")
+        assert resolved(put(expected, in_doubt=True), record("me"), "n:1") == Acked(Stored(5, 77), 0, "n:1", True)
 
 
 def test_anothers_creation_is_a_conflict() -> None:
