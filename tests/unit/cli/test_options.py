@@ -1,0 +1,73 @@
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from lakestream.cli.options import BROKER_OPTIONS, STORE_OPTIONS, Option, add_options, settings_of
+from lakestream.cli.serve import for_worker
+from lakestream.errors import Misconfigured
+from lakestream.settings import Profile, Settings
+
+
+def settings(
+    *words: str, environment: dict[str, str] | None = None, options: tuple[Option, ...] = BROKER_OPTIONS
+) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_options(parser, options)
+    return settings_of(parser.parse_args(words), environment or {}, options)
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "l.toml"
+    file.write_text('kafka = "f:1"\nhttp = "f:2"\nworkers = 3\nprofile = "cost"\n')
+    found = settings(
+        "--kafka", "a:1", "--config", str(file), environment={"LAKESTREAM_KAFKA": "e:1", "LAKESTREAM_HTTP": "e:2"}
+    )
+    assert (found.kafka, found.http, found.workers, found.profile) == ("a:1", "e:2", 3, Profile.COST)
+
+
+def test_one_file_and_one_environment_serve_all_commands(tmp_path: Path) -> None:
+    file = tmp_path / "l.toml"
+    file.write_text("workers = 2\n")
+    found = settings("--config", str(file), environment={"LAKESTREAM_ZONE": "a"}, options=STORE_OPTIONS)
+    assert (found.workers, found.zone) == (2, "a")
+
+
+def test_http_may_be_off() -> None:
+    assert settings("--http", "off").http == ""
+    assert settings().http == "127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        ("workrs = 2", "did you mean 'workers'?"),
+        ("workers = true", "as text in quotes"),
+        ("workers = 0", "not a number from 1 on"),
+        ("workers = 100000", "as many as there are cores"),
+        ('profile = "quick"', "known are: cost, latency"),
+        ("kafka = ", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, toml: str, said: str) -> None:
+    file = tmp_path / "l.toml"
+    file.write_text(toml)
+    with pytest.raises(Misconfigured, match=re.escape(said)):
+        settings("--config", str(file))
+
+
+def test_a_wrong_variable_is_refused() -> None:
+    with pytest.raises(Misconfigured, match="did you mean 'LAKESTREAM_KAFKA'"):
+        settings(environment={"LAKESTREAM_KAFAK": "x"})
+
+
+def test_each_worker_has_the_next_port_and_the_first_has_http() -> None:
+    shared = Settings(kafka="[::1]:9092", advertise="host:19092", workers=2)
+    assert for_worker(shared, 0) == shared
+    second = for_worker(shared, 1)
+    assert (second.kafka, second.advertise, second.http) == ("[::1]:9093", "host:19093", "")
+    free = for_worker(Settings(kafka="127.0.0.1:0", advertise="host"), 1)
+    assert (free.kafka, free.advertise) == ("127.0.0.1:0", "host")
+    with pytest.raises(Misconfigured, match="no port 65536"):
+        for_worker(Settings(kafka="h:65535"), 1)
