@@ -3,8 +3,8 @@ import sys
 
 from lakestream.board import PAGE_BYTES, Board
 
-
 FORK = """
+import os
 import subprocess
 import sys
 from lakestream.board import Board
