@@ -13,6 +13,7 @@ from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.retention import Retention
+from lakestream.data.log.sweeper import Sweeper
 from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker, Brokers
 from lakestream.metadata.claims import Claims
@@ -64,6 +65,9 @@ async def open_broker(
         retention = Retention(node.log, view, services.me.node_id, clock, services.settings.retention_round_ms)
         retention.start()
         opened.push_async_callback(retention.close)
+        sweeping = Sweeping(node.sweeper, view, services.me.node_id, settings.log.wal.sweep_interval_ms)
+        sweeping.start()
+        opened.push_async_callback(sweeping.close)
         dispatcher = Dispatcher(services)
         await server.serve(dispatcher.handle)
         yield RunningBroker(
@@ -92,6 +96,36 @@ async def _services(node: Node, view: ClusterView, me: Broker, settings: Setting
         ids=ids,
         settings=BrokerSettings(default_partitions=settings.default_partitions),
     )
+
+
+class Sweeping:
+    """Takes away what nobody claimed: the bytes of brokers that died between storing and claiming. One broker does it
+    at a time, the first of those that live; two at once would do no harm."""
+
+    def __init__(self, sweeper: Sweeper, view: ClusterView, node_id: int, interval_ms: int) -> None:
+        self._sweeper = sweeper
+        self._view = view
+        self._node_id = node_id
+        self._interval_ms = interval_ms
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="broker.sweeping")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_ms / 1000)
+            if self._node_id != min((broker.node_id for broker in self._view.brokers), default=self._node_id):
+                continue
+            try:
+                await self._sweeper.sweep()
+            except LakestreamError as error:
+                log.warning("broker.not_swept error=%s", error)
 
 
 class Registration:

@@ -23,6 +23,7 @@ class WalSettings:
     segment_bytes_max: int = 256 * MiB
     segment_age_ms_max: int = 15 * 60 * 1000
     disk_timeout_ms: int = 30_000  # for one append to a segment, or one read of it
+    sweep_interval_ms: int = 10 * 60 * 1000  # between looks for bytes that nobody needs
     read_grace_ms: int = 60 * 1000  # between the last claim on an object and its removal, for readers under way
 
 

@@ -32,20 +32,22 @@ class Shown(NamedTuple):
 
 
 def configure_show(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("object", metavar="OBJECT", help="path of a file, or URL: file:///… s3://… gs://… az://…")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument(
+        "objects", metavar="OBJECT", nargs="+", help="path of a file, or URL: file:///… s3://… gs://… az://…"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document each")
     parser.add_argument("--batches", action="store_true", help="also every record batch, checksum checked")
     parser.set_defaults(run=show)
 
 
 def show(arguments: argparse.Namespace) -> int:
-    name: str = arguments.object
-    shown = examine(load(name), name)
-    if arguments.json:
-        print(json.dumps(as_json(shown, arguments.batches), indent=2))
-    else:
-        # Made whole before it is printed: a damaged batch is one line of error, not half a listing.
-        print("\n".join(list(as_text(shown, arguments.batches))))
+    for name in arguments.objects:
+        shown = examine(load(name), name)
+        if arguments.json:
+            print(json.dumps(as_json(shown, arguments.batches), indent=2))
+        else:
+            # Made whole before it is printed: a damaged batch is one line of error, not half a listing.
+            print("\n".join(list(as_text(shown, arguments.batches))))
     return 0
 
 

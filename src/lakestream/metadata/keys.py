@@ -11,6 +11,7 @@
 | /log/{topic id}/{n}/start             | that log  | records below this offset are no longer served; absent: 0     |
 | /fold/{topic id}/{n}                  | that log  | the fold of the chain up to some offset                       |
 | /table_end/{topic id}/{n}             | that log  | records below this offset are in the table                    |
+| /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
 
 All records of one log share a home, so they live in one shard and a scan returns them in order.
 """
@@ -19,6 +20,7 @@ from lakestream.metadata.store import Folder, Key
 from lakestream.model import PartitionId
 
 LOGS = "/log/"
+PROBE = Key("/probe", "/probe")
 TOPICS = Folder("/topics", "/topics")
 BROKERS = Folder("/brokers", "/brokers")
 CLUSTER = Folder("/cluster", "/cluster")

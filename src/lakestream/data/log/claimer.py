@@ -241,6 +241,8 @@ class Claimer:
 
     def _next(self, lane: Lane) -> bool:
         """The lane's first extent is settled; is there another?"""
+        if not lane.queue:
+            return False  # all was let go meanwhile
         extent = lane.queue.popleft()
         extent.on_settled(extent)
         if not lane.queue and not lane.failures:
@@ -257,12 +259,16 @@ class Claimer:
         try:
             await self._struggle(self, lane, draft, answer)
         except LakestreamError as error:
-            lane.fail(lane.queue[0], error, self._numbers_given())
+            self._fail_first(lane, error)
         except Exception as error:
             log.exception("log.claim_failed partition=%s", lane.partition)
-            lane.fail(lane.queue[0], uncertain(repr(error)), self._numbers_given())
+            self._fail_first(lane, uncertain(repr(error)))
         if self._next(lane):
             await self._round([lane])
+
+    def _fail_first(self, lane: Lane, error: LakestreamError) -> None:
+        if lane.queue:
+            lane.fail(lane.queue[0], error, self._numbers_given())
 
     def _save_fold(self, view: View) -> None:
         if view.partition not in self._folding:

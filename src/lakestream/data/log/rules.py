@@ -1,7 +1,7 @@
 """The rules of the log protocol, each a small pure function, on one page.
 
-Every one of them closes a hole: `make sim-mutants` switches them off one by one and shows what breaks. They are called
-as `rules.name(...)` so that it can.
+Each closes a hole: `make sim-mutants` switches the rules of the protocol off one by one, most of them here, and shows
+what breaks. They are called as `rules.name(...)` so that it can.
 """
 
 from collections.abc import Sequence

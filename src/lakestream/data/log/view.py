@@ -20,6 +20,7 @@ from lakestream.model import PartitionId
 log = logging.getLogger(__name__)
 
 OPEN_TRIES: Final = 8
+VIEWS_MAX: Final = 50_000
 PAGE_CLAIMS: Final = 128
 PAGES_MAX: Final = 256
 """Logs whose older claims are kept in memory at a time, for readers that are far behind."""
@@ -229,6 +230,8 @@ class Views:
         if partition not in self._views:
             view = await self._load(partition, confirmed=False)
             self._views.setdefault(partition, view)
+            if len(self._views) > VIEWS_MAX:
+                del self._views[next(iter(self._views))]  # any view can be thrown away and opened again
 
     async def _load(self, partition: PartitionId, *, confirmed: bool) -> View:
         """The fold, then the claims behind it. If a trim goes by between the two, the claims do not follow: again."""

@@ -76,6 +76,8 @@ class Feed:
                     await self._look(self._changed(changes))
             except LakestreamError as error:
                 log.warning("log.feed_broken error=%s", error)
+            except Exception:
+                log.exception("log.feed_broken")  # a bug must not end all wake-ups
             await asyncio.sleep(FEED_RETRY_MS / 1000)
 
     def _changed(self, changes: Changes) -> list[PartitionId]:

@@ -5,9 +5,10 @@ children of P are exactly the keys in ["P/", "P//"), wherever deeper keys are.
 """
 
 from lakestream.errors import Rejected
+from lakestream.metadata import keys
 from lakestream.metadata.store import Folder, Key
 
-PROBE_PATH = "/probe"
+PROBE_PATH = keys.PROBE.path
 """One key per shard that we put only to learn who leads the shard, and what time it is there. Nobody reads it."""
 
 

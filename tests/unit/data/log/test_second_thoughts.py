@@ -9,7 +9,7 @@ from lakestream.data.log.claimer import Lane
 from lakestream.data.log.inspect import Inspector
 from lakestream.data.wal.buffer import Extent, Placed
 from lakestream.data.wal.footers import segment_footers
-from lakestream.errors import Conflict, Unavailable, Uncertain
+from lakestream.errors import Conflict, Missing, Unavailable, Uncertain
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.metadata.store import Create, Created, Put, Stored
@@ -113,11 +113,11 @@ class SlowFolds(MemoryStore):
         super().__init__(server)
         self.folds = 0
 
-    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Unavailable]:  # type: ignore[override]
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
         if any(put.key.path.startswith("/fold/") for put in puts):
             self.folds += 1
             await asyncio.sleep(0.02)
-        return await super().put(puts)  # type: ignore[return-value]
+        return await super().put(puts)
 
 
 async def test_a_segment_is_sound_whichever_frame_comes_first(world: World) -> None:
