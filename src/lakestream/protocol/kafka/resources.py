@@ -15,6 +15,8 @@ from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
 from lakestream.protocol.kafka.services import Services
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+"""What may be done to a setting."""
 _TITLES: Final = {
     BROKER: "a broker's settings are given when it starts",
     BROKER_LOGGER: "log levels cannot be changed",
@@ -37,26 +39,30 @@ async def altered(
         doubled = times[resource.resource_type, resource.resource_name] > 1
         try:
             _check(resource, doubled)
-            await _alter(resource, change, validate_only, services)
+            if resource.resource_type == TOPIC:
+                await _alter(resource, change, validate_only, services)
             answers.append(named | {"error_code": Code.NONE})
         except LakestreamError as error:
             answers.append(named | {"error_code": code_of(error), "error_message": describe(error)})
     return answers
 
 
-def unsupported(resource_type: int) -> KafkaError:
-    why = _TITLES.get(resource_type, f"resource type {resource_type} is not known")
-    return KafkaError(Code.INVALID_REQUEST, f"{why}; only topics can be altered")
-
-
 def _check(resource: Any, doubled: bool) -> None:
     if doubled:
         raise KafkaError(Code.INVALID_REQUEST, f"{resource.resource_name} is named twice in one request")
-    if resource.resource_type != TOPIC:
-        raise unsupported(resource.resource_type)
+    if resource.resource_type != TOPIC and not _only_takes_back(resource):
+        why = _TITLES.get(resource.resource_type, f"resource type {resource.resource_type} is not known")
+        raise KafkaError(Code.INVALID_REQUEST, f"{why}; only topics can be altered")
     (often,) = Counter(config.name for config in resource.configs).most_common(1) or [("", 0)]
     if often[1] > 1:
         raise KafkaError(Code.INVALID_REQUEST, f"setting {often[0]} is named twice for {resource.resource_name}")
+
+
+def _only_takes_back(resource: Any) -> bool:
+    """Tools take back the throttles of brokers whether they have set any or not. None is ever set here."""
+    return resource.resource_type == BROKER and all(
+        getattr(config, "config_operation", SET) == DELETE for config in resource.configs
+    )
 
 
 async def _alter(resource: Any, change: Change, validate_only: bool, services: Services) -> None:

@@ -348,6 +348,8 @@ async def incremental_alter_configs(serving: Serving, version: int) -> None:
     assert await ask(("flush.ms", set_, "1"), ("flush.ms", set_, "2")) == 42
     assert await ask(("flush.ms", set_, "1"), name="nobody") == 3
     assert await ask(("log.retention.ms", set_, "1"), name="0", kind=BROKER) == 42
+    assert await ask(("leader.replication.throttled.rate", delete, None), name="0", kind=BROKER) == 0
+    assert await ask(("level", delete, None), name="0", kind=8) == 42
     assert await settings() == before
     twice = {"resource_type": TOPIC, "resource_name": "t", "configs": []}
     answer = await serving.ask(44, version, {"resources": [twice, twice]})
@@ -375,7 +377,7 @@ async def alter_configs(serving: Serving, version: int) -> None:
     assert await ask(("nonsense", "1")) == 40
     assert await ask(("retention.ms", "x" * 30_000)) == 40  # what is quoted of it fits the strings of old versions
     assert await ask(name="nobody") == 3
-    assert await ask(name="0", kind=BROKER) == 42
+    assert await ask(("log.retention.ms", "1"), name="0", kind=BROKER) == 42
     assert (await serving.services.topics.get("t")).settings == {"retention.ms": "7"}
     assert await ask() == 0
     assert (await serving.services.topics.get("t")).settings == {}

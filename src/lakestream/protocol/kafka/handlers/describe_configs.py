@@ -23,7 +23,7 @@ SET_ON_TOPIC, GIVEN_AT_START, DEFAULT = 1, 4, 5
 
 class Entry(NamedTuple):
     name: str
-    value: str
+    value: str | None
     source: int
     default: str | None
     kind: Kind
@@ -83,7 +83,7 @@ def _of_broker(services: Services) -> list[Entry]:
     me, settings = services.me, services.settings
     address = f"PLAINTEXT://{me.host}:{me.port}"
 
-    def given(name: str, kind: Kind, value: str, doc: str) -> Entry:
+    def given(name: str, kind: Kind, value: str | None, doc: str) -> Entry:
         return Entry(name, value, GIVEN_AT_START, None, kind, doc)
 
     def always(name: str, kind: Kind, value: str, doc: str) -> Entry:
@@ -92,7 +92,7 @@ def _of_broker(services: Services) -> list[Entry]:
     return [
         given("node.id", Kind.INT, str(me.node_id), "taken when the broker registered"),
         given("broker.id", Kind.INT, str(me.node_id), "the same as node.id"),
-        given("broker.rack", Kind.STRING, me.zone, "the broker's zone"),
+        given("broker.rack", Kind.STRING, me.zone or None, "the broker's zone"),
         given("advertised.listeners", Kind.STRING, address, "where clients are told to connect"),
         given("num.partitions", Kind.INT, str(settings.default_partitions), "of topics that choose no number"),
         given(

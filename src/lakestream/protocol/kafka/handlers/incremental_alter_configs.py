@@ -3,7 +3,8 @@
 Changes some settings of a topic and leaves the others: set, delete (back to the default), and for lists append and
 subtract. Two who do it at once lose nothing.
 
-What a name or value cannot be is refused (40), and then nothing of that topic is changed. Brokers cannot be altered.
+What a name or value cannot be is refused (40), and then nothing of that topic is changed. Brokers cannot be
+altered; taking back what was never set is fine.
 v1 flexible
 """
 
@@ -14,10 +15,8 @@ from lakestream.coordination.topic_settings import SETTINGS, Kind
 from lakestream.errors import Misconfigured
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError
-from lakestream.protocol.kafka.resources import altered
+from lakestream.protocol.kafka.resources import APPEND, DELETE, SET, SUBTRACT, altered
 from lakestream.protocol.kafka.services import Services
-
-SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 @handles(44, versions=range(0, 2))
