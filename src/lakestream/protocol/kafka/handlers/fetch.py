@@ -72,18 +72,18 @@ async def _resolved(topic: Any, services: Services) -> Topic:
     try:
         if name is None:
             name = await _name_of(topic_id, services)
-        known = await services.view.topic(name)
+        await services.view.topic(name)
     except LakestreamError as error:
         return Topic(
             name or "", topic_id, [Found(part.partition, code_of(error), NO_BOUNDS) for part in topic.partitions]
         )
     parts: list[Wanted | Found] = []
     for part in topic.partitions:
-        if 0 <= part.partition < known.partition_count:
-            log_id = PartitionId(known.topic_id, part.partition)
+        try:
+            log_id = await services.view.partition(name, part.partition)
             parts.append(Wanted(log_id, part.partition, part.fetch_offset, part.partition_max_bytes))
-        else:
-            parts.append(Found(part.partition, Code.UNKNOWN_TOPIC_OR_PARTITION, NO_BOUNDS))
+        except LakestreamError as error:
+            parts.append(Found(part.partition, code_of(error), NO_BOUNDS))
     return Topic(name, topic_id, parts)
 
 

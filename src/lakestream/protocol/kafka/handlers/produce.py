@@ -74,10 +74,8 @@ async def _found(topic: TopicData, index: int, services: Services) -> tuple[Part
             name = await services.view.name_of_id(topic.topic_id.hex if topic.topic_id else "")
         except Missing as error:
             raise KafkaError(Code.UNKNOWN_TOPIC_ID, str(error)) from error
-    known = await services.view.topic(name)
-    if not 0 <= index < known.partition_count:
-        raise Missing(f"topic {name} has no partition {index}, only 0 to {known.partition_count - 1}")
-    return PartitionId(known.topic_id, index), topic_settings.read(known.settings)
+    partition = await services.view.partition(name, index)
+    return partition, topic_settings.read((await services.view.topic(name)).settings)
 
 
 async def _checked(
