@@ -1,0 +1,136 @@
+"""Three brokers under idempotent producers are killed with SIGKILL again and again: nothing that was acknowledged is
+lost, doubled or reordered."""
+
+import asyncio
+import itertools
+import os
+import random
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from tests.integration.kafka_clients import Confluent
+from tests.integration.programs import SOAK
+
+from lakestream.testing.brokers import OXIA_AND_S3, SQLITE_AND_DISK, BrokerProcess, Brokers, brokers
+
+RUN_S = float(os.environ.get("KILL_RUN_S", "15"))
+DOWN_S = (0.0, 0.8)
+UP_S = (0.1, 0.8)
+PRODUCERS = 3
+PARTITIONS = 3
+
+
+@dataclass
+class Producer:
+    """A stock producer on a thread of its own. It keeps at most some hundred records in flight."""
+
+    number: int
+    bootstrap: str
+    sent: list[tuple[int, bytes]] = field(default_factory=list)
+    acked: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Partition and offset of each value."""
+    failed: list[str] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "client.id": f"producer-{self.number}",
+                "enable.idempotence": True,
+                "acks": "all",
+                "message.timeout.ms": 60_000,
+                "linger.ms": 2,
+                "batch.num.messages": 20,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 20,
+                "topic.metadata.refresh.interval.ms": 1_000,
+                "log_level": 0,
+            }
+        )
+        for count in itertools.count():
+            if self.ended.is_set():
+                break
+            partition, value = count % PARTITIONS, f"{self.number}:{count}".encode()
+            self.sent.append((partition, value))
+            producer.produce("events", value, partition=partition, on_delivery=partial(self._told, value))
+            producer.poll(0.002)
+            while len(producer) > 200 and not self.ended.is_set():
+                producer.poll(0.05)
+        assert producer.flush(60) == 0, "what was sent is answered when all brokers live"
+
+    def _told(self, value: bytes, error: object, message: confluent_kafka.Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        if error is not None or partition is None or offset is None:
+            self.failed.append(f"{value!r}: {error}")
+        else:
+            self.acked[value] = (partition, offset)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("stores", [SQLITE_AND_DISK, OXIA_AND_S3] if SOAK else [SQLITE_AND_DISK])
+async def test_nothing_acknowledged_is_lost_doubled_or_reordered(stores: str, tmp_path: Path) -> None:
+    luck = random.Random(tmp_path.name)
+    async with brokers(tmp_path, 3, stores) as cluster:
+        client = Confluent(cluster.bootstrap)
+        await asyncio.to_thread(client.create_topic, "events", PARTITIONS)
+        producers = [Producer(number, cluster.bootstrap) for number in range(PRODUCERS)]
+        running = [asyncio.create_task(asyncio.to_thread(producer.run)) for producer in producers]
+        kills = await kill_again_and_again(cluster, luck)
+        for producer in producers:
+            producer.ended.set()
+        await asyncio.gather(*running)
+        logs = [await read_all(client, partition) for partition in range(PARTITIONS)]
+        assert "Traceback" not in cluster.logs(), cluster.logs()
+    acked = sum(len(producer.acked) for producer in producers)
+    print(f"\n{kills} kills, {acked} records acknowledged")
+    for producer in producers:
+        check(producer, logs)
+    assert kills >= 5
+    assert acked >= 500
+
+
+async def kill_again_and_again(cluster: Brokers, luck: random.Random) -> int:
+    """One is killed while another may still be on its way up; one at least always serves."""
+    loop = asyncio.get_running_loop()
+    end, kills = loop.time() + RUN_S, 0
+    up = set(cluster)
+    async with asyncio.TaskGroup() as restarts:
+
+        async def restart(broker: BrokerProcess) -> None:
+            await asyncio.sleep(luck.uniform(*DOWN_S))
+            await broker.start()
+            up.add(broker)
+
+        while loop.time() < end:
+            await asyncio.sleep(luck.uniform(*UP_S))
+            if len(up) > 1:
+                victim = luck.choice(sorted(up, key=lambda broker: broker.number))
+                up.discard(victim)
+                victim.kill()
+                kills += 1
+                restarts.create_task(restart(victim))
+    return kills
+
+
+async def read_all(client: Confluent, partition: int) -> list[bytes]:
+    start, end = await asyncio.to_thread(client.bounds, "events", partition)
+    assert start == 0
+    read = await asyncio.to_thread(client.read, "events", 0, end, partition)
+    assert [record.offset for record in read] == list(range(end)), "offsets are dense"
+    return [record.value or b"" for record in read]
+
+
+def check(producer: Producer, logs: list[list[bytes]]) -> None:
+    mine = f"{producer.number}:".encode()
+    assert producer.failed == []
+    for value, (partition, offset) in producer.acked.items():
+        assert logs[partition][offset] == value, "it is where its producer was told"
+    for partition, log in enumerate(logs):
+        there = [value for value in log if value.startswith(mine)]
+        assert there == [value for home, value in producer.sent if home == partition], "each once, in order"
