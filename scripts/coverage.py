@@ -1,4 +1,5 @@
-"""Writes docs/coverage.md: which Kafka requests are served at which versions, and why others are not.
+"""Writes docs/coverage.md: which Kafka requests are served at which versions, why others are not, and what topics can
+be set to.
 
 Everything served is told by the handlers themselves, in their headers. Run it after a change of one; a test holds the
 page against them. With --check nothing is written.
@@ -12,6 +13,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.index import api_key_map, schema_name_map
 
+from lakestream.coordination.topic_settings import SETTINGS
 from lakestream.protocol.kafka import handlers  # noqa: F401 -- they enter themselves into the table
 from lakestream.protocol.kafka.dispatch import HANDLERS
 
@@ -43,9 +45,9 @@ OTHER_VERSIONS: Final = {22: "v6 is not final in Kafka"}
 HEAD: Final = """\
 # Kafka requests
 
-Made by `scripts/coverage.py` from the headers of `src/lakestream/protocol/kafka/handlers/`; do not edit. Versions are
-those of Apache Kafka 4.3. A request or version that is not offered is not in the answer to ApiVersions, so that clients
-know before they ask.
+Made by `scripts/coverage.py` from the headers of `src/lakestream/protocol/kafka/handlers/` and the table of topic
+settings; do not edit. Versions are those of Apache Kafka 4.3. A request or version that is not offered is not in the
+answer to ApiVersions, so that clients know before they ask.
 """
 
 
@@ -68,7 +70,8 @@ def main(arguments: list[str]) -> int:
 
 
 def page() -> str:
-    return "\n".join([HEAD, "## Served", "", *served(), "", "## Not served", "", *skipped(), ""])
+    parts = [("Served", served()), ("Not served", skipped()), ("Settings of topics", settings())]
+    return HEAD + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in parts)
 
 
 def served() -> list[str]:
@@ -92,6 +95,11 @@ def skipped() -> list[str]:
             names = ", ".join(f"{_title(key)} ({key})" for key in left)
             lines.append(f"| {title} | {names} | {why} |")
     return lines
+
+
+def settings() -> list[str]:
+    rows = [f"| `{setting.name}` | {setting.default} | {setting.doc} |" for _, setting in sorted(SETTINGS.items())]
+    return ["Any other is refused.", "", "| setting | default | what it means |", "|---|---|---|", *rows]
 
 
 def header_of(module: str) -> Header:

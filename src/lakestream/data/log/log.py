@@ -255,6 +255,13 @@ class Log:
                 return True
         return False
 
+    def start_known(self, partition: PartitionId) -> int:
+        """Where the log starts at the least: what this broker knows without a look at the store."""
+        view = self._views.known(partition)
+        if view is None:
+            return 0
+        return max(view.start, view.floor) if self._history is None else view.start
+
     async def bounds(self, partition: PartitionId) -> Bounds:
         """Where the log starts and ends, as the store has it now."""
         view = await self._views.get(partition)

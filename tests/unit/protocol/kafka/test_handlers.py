@@ -261,6 +261,7 @@ async def delete_records(serving: Serving, version: int) -> None:
     assert await ask("t", (0, 7), (0, -2)) == [(0, -1, 1), (0, -1, 1)]
     assert await ask("t", (0, -1)) == [(0, 6, 0)]
     assert await serving.offset("t", -2) == 6 == await serving.offset("t", -1)
+    assert (await serving.produce("t", "c")).log_start_offset == 6
     assert await ask("compacted", (0, 0)) == [(0, -1, 44)]
     assert await ask("nobody", (0, 0)) == [(0, -1, 3)]
 

@@ -36,6 +36,7 @@ class Part(NamedTuple):
     number: int
     answer: "asyncio.Future[Appended] | LakestreamError"
     log_append_ms: int
+    log_start: int = 0
 
 
 @handles(0, versions=range(3, 14), reports_from=0)
@@ -62,7 +63,8 @@ async def _placed(topic: TopicData, data: PartitionData, call: Call, services: S
     try:
         partition, settings = await _found(topic, data.number, services)
         batch, append_ms = await _checked(data.records, settings, call.version, services)
-        return Part(topic, data.number, services.log.place(partition, batch), append_ms)
+        answer = services.log.place(partition, batch)
+        return Part(topic, data.number, answer, append_ms, services.log.start_known(partition))
     except LakestreamError as error:
         return Part(topic, data.number, error, -1)
 
@@ -181,7 +183,7 @@ def _answer(part: Part) -> dict[str, Any]:
         "error_code": Code.NONE,
         "base_offset": outcome.offset_start,
         "log_append_time": part.log_append_ms,
-        "log_start_offset": 0,
+        "log_start_offset": part.log_start,
     }
 
 
