@@ -1,6 +1,7 @@
 """Topics, settings, partitions, records and the cluster, administered by stock clients against a real broker."""
 
 import gc
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from tests.integration.kafka_clients import Confluent, Record
+from tests.integration.programs import SETTINGS, SOAK, cluster_of
 
-from lakestream.testing.brokers import Brokers, running_brokers
+from lakestream.testing.brokers import Brokers
 
 with warnings.catch_warnings():  # it loads its schemas in a way that Python 3.11 calls old
     warnings.simplefilter("ignore")
@@ -30,13 +32,9 @@ WAIT_S = 30
 pytestmark = pytest.mark.filterwarnings("default")  # what the clients are warned of is their own affair
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one broker", "three brokers"])
+@pytest.fixture(scope="module", params=list(SETTINGS) if SOAK else ["one-sqlite", "three-oxia-s3"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with running_brokers(tmp_path_factory.mktemp("admin"), request.param) as cluster:
-        yield cluster
-        said = cluster.logs()
-        assert "Traceback" not in said, said
-        assert all(broker.is_running for broker in cluster), said
+    yield from cluster_of(request.param, tmp_path_factory)
 
 
 @pytest.fixture
@@ -54,6 +52,17 @@ def refused(futures: dict[Any, Any]) -> int:
     with pytest.raises(KafkaException) as error:
         done(futures)
     return int(error.value.args[0].code())
+
+
+def wait_for_partitions(address: str, topic: str, count: int) -> None:
+    """Other brokers hear of them some milliseconds later, as they do in Kafka; librdkafka gives up at once if it asks
+    one of those."""
+    for _ in range(100):
+        known = AdminClient({"bootstrap.servers": address}).list_topics(topic, timeout=WAIT_S)
+        if len(known.topics[topic].partitions) == count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{address} does not know {count} partitions of {topic}")
 
 
 # ── confluent-kafka ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -92,6 +101,8 @@ def test_new_partitions_serve_at_once(cluster: Brokers, admin: AdminClient, topi
     client = Confluent(cluster.bootstrap)
     assert client.produce(topic, [Record(b"a")]) == [0]
     done(admin.create_partitions([NewPartitions(topic, 4)]))
+    for broker in cluster:
+        wait_for_partitions(broker.address, topic, 4)
     for partition in range(1, 4):
         assert client.produce(topic, [Record(b"b", partition=partition)]) == [0]
         assert [record.value for record in client.read(topic, 0, 1, partition)] == [b"b"]
@@ -249,5 +260,5 @@ def test_kafka_python_looks_at_the_cluster(cluster: Brokers, python_admin: Any, 
     quorum = python_admin.describe_metadata_quorum()
     assert len(quorum["topics"][0]["partitions"][0]["current_voters"]) == len(cluster)
     elected = python_admin.elect_leaders(0, {topic: [0]}, raise_errors=False)
-    assert "84" in str(elected) or "ELECTION_NOT_NEEDED" in str(elected) or "there are no leaders" in str(elected)
+    assert "every broker serves every partition" in str(elected)
     assert python_admin.list_partition_reassignments() == {}
