@@ -81,9 +81,11 @@ async def test_nothing_acknowledged_is_lost_doubled_or_reordered(stores: str, tm
         await asyncio.to_thread(client.create_topic, "events", PARTITIONS)
         producers = [Producer(number, cluster.bootstrap) for number in range(PRODUCERS)]
         running = [asyncio.create_task(asyncio.to_thread(producer.run)) for producer in producers]
-        kills = await kill_again_and_again(cluster, luck)
-        for producer in producers:
-            producer.ended.set()
+        try:
+            kills = await kill_again_and_again(cluster, luck)
+        finally:
+            for producer in producers:
+                producer.ended.set()
         await asyncio.gather(*running)
         logs = [await read_all(client, partition) for partition in range(PARTITIONS)]
         assert "Traceback" not in cluster.logs(), cluster.logs()

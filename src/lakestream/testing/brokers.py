@@ -173,7 +173,7 @@ def _broker(
     own += ["--http", "127.0.0.1:0"]
     log = folder / f"broker-{number}.log"
     command = [sys.executable, "-m", "lakestream", "broker"]
-    process = Process(f"broker-{number}", [*shared, *own], log, command=command, environment=environment)
+    process = Process(f"broker-{number}", [*own, *shared], log, command=command, environment=environment)
     return BrokerProcess(number, process, log, port, proxy)
 
 

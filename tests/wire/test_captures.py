@@ -1,0 +1,54 @@
+"""Requests that real clients sent, as they lay on the wire: still parsed, and still answered by a broker."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.wire.frames import captured, joined, key_and_version
+
+from lakestream.protocol.kafka import codec
+from lakestream.testing.brokers import Brokers, running_brokers
+
+CAPTURED = captured()
+CLIENTS = ["aiokafka", "confluent-kafka", "java", "kafka-python", "kafkajs", "kcat"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    with running_brokers(tmp_path_factory.mktemp("wire")) as running:
+        yield running
+        assert "Traceback" not in running.logs(), running.logs()
+
+
+def test_every_client_was_captured_and_the_files_are_small() -> None:
+    assert list(CAPTURED) == CLIENTS
+    assert sum(len(joined(frames)) for frames in CAPTURED.values()) < 300_000
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_captured_requests_are_parsed(client: str) -> None:
+    for frame in CAPTURED[client]:
+        request = codec.parse(frame)
+        assert (request.key, request.version) == key_and_version(frame)
+        assert request.correlation_id == int.from_bytes(frame[4:8], "big")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_captured_requests_are_answered_in_their_order(client: str, cluster: Brokers) -> None:
+    frames = CAPTURED[client]
+    reader, writer = await asyncio.open_connection("127.0.0.1", cluster[0].port)
+    try:
+        writer.write(joined(frames))
+        async with asyncio.timeout(60):
+            for frame in frames:
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                answer = codec.parse_response(*key_and_version(frame), await reader.readexactly(size))
+                assert answer.correlation_id == int.from_bytes(frame[4:8], "big")
+    finally:
+        writer.close()
+
+
+def test_nothing_names_the_machine_that_recorded(tmp_path: Path) -> None:
+    for frames in CAPTURED.values():
+        assert not any(word in frame for frame in frames for word in (b"127.0.0.1", b"localhost", b"/home", b"/root"))
