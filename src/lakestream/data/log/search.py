@@ -42,8 +42,8 @@ class Search:
 
     async def newest(self, view: View, start: int) -> At | None:
         offset = view.fold.timestamp_offset
-        if offset < view.floor and start < view.floor:
-            return None
+        if view.fold.timestamp_max < 0 or (offset < view.floor and start < view.floor):
+            return None  # no record has a time, or the newest is in the table
         if offset >= start:
             claim = (await self.claims(view, offset))[0]
             return await self._first_in(claim, start, claim.claim.max_timestamp)

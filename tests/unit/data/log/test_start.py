@@ -156,6 +156,12 @@ async def test_times_are_looked_for_from_the_start_on(world: World) -> None:
     assert await log.newest_time(partition) is None
 
 
+async def test_records_without_a_time_have_no_newest(world: World) -> None:
+    partition, log = await world.log(), await world.broker()
+    await log.append(partition, RecordBatch.parse(make_batch([b"a"], timestamp_ms=-1)))
+    assert await log.newest_time(partition) is None
+
+
 async def test_an_empty_log_has_no_newest_time(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     assert await log.newest_time(partition) is None
