@@ -162,8 +162,8 @@ def _cold_row(pairs: Pairs, what: str, peer_is: str) -> Row:
         ratio=pairs.ratio,
         at_least=0.7,
         quiet=pairs.quiet,
-        note=f"{READERS} readers, 1 MiB a read, checksums verified, page cache empty; the peer keeps what it read as long as we do (one that drops it at once is"
-        f" up to half faster);"
+        note=f"{READERS} readers, 1 MiB a read, checksums verified, page cache empty;"
+        " the peer keeps what it read as long as we do, one that drops it at once is faster;"
         f" CPU {median(pairs.ours, lambda run: run.cpu_s_per_gb):.2f} against"
         f" {median(pairs.peers, lambda run: run.cpu_s_per_gb):.2f} s/GB",
     )
