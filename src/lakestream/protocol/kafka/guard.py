@@ -63,6 +63,10 @@ def _past_null(length: int, at: int) -> int:
     return at
 
 
+def _past_null_list(at: int) -> None:
+    raise Rejected(f"a null before byte {at}, where a list must be")
+
+
 def _fixed_size(slot: Slot) -> int | None:
     """How long this field always is, or None if that depends."""
     if slot.array or (slot.shape is not None and slot.nullable):
@@ -101,6 +105,7 @@ class _Source:
             "read_uvarint": read_uvarint,
             "past_compact": _past_compact,
             "past_null": _past_null,
+            "past_null_list": _past_null_list,
         }
         exec(compile(source, "<guard>", "exec"), constants)
         guard: Guard = constants["guard"]
@@ -138,6 +143,8 @@ class _Source:
 
     def _array(self, slot: Slot, flexible: bool) -> None:
         self._count(flexible)
+        if not slot.nullable:  # kio reads it as a null all the same, and handlers count on a list
+            self._line("if n < 0: past_null_list(at)")
         item = slot.item()
         if (size := _fixed_size(item)) is not None:
             self._line(f"if n > 0: at += n * {size}")

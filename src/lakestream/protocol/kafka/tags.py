@@ -83,10 +83,12 @@ class _Walk:
         return number
 
     def _array(self, slot: Slot) -> None:
-        count = self._length()
+        count = self.uvarint() - 1
+        if count < 0 and not slot.nullable:  # kio would read it as a null all the same
+            raise Rejected(f"a null before byte {self.at}, where a list must be")
         item = slot.item()
         if item.kind in SIZES:
-            self.skip(count * SIZES[item.kind])
+            self.skip(max(0, count) * SIZES[item.kind])
             return
         for _ in range(count):  # each item takes at least a byte, so a hostile count ends with the data
             self.value(item)
@@ -119,7 +121,7 @@ class _Walk:
         return inner.copied()
 
     def _length(self) -> int:
-        """A length or count; null counts as nothing: whether null is allowed is for the real parser to say."""
+        """Of a string or bytes; null counts as nothing: whether null is allowed is for the real parser to say."""
         return max(0, self.uvarint() - 1)
 
     def _present(self) -> bool:

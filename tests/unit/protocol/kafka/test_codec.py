@@ -374,6 +374,21 @@ def test_a_struct_is_null_or_there() -> None:
             assert tags.strip_unknown(describe_topic_partitions, body) == body[:-3] + b"\0"
 
 
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [
+        (3, b"\xff\xff\xff\xff" + bytes(4)),  # topic names: null
+        (4, b"\x00" + bytes(4) + b"\x00"),
+        (4, b"\x00" + bytes(4) + b"\x01\x63\x00"),  # and with a tagged field
+    ],
+)
+def test_a_null_is_refused_where_a_list_must_be(version: int, body: bytes) -> None:
+    delete_topics = 20
+    header = struct.pack(">hhih", delete_topics, version, 1, -1) + (b"\0" if version >= 4 else b"")
+    with pytest.raises(Rejected, match="where a list must be"):
+        codec.parse(header + body)
+
+
 def test_a_flood_of_structs_with_unknown_tags_is_cut_short() -> None:
     count = tags.STRUCTS_MAX
     body = varint(count + 1) + b"\x01\x00" * count + b"\x01\x00\x00\x01\x63\x00"

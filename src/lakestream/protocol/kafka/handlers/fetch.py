@@ -68,7 +68,8 @@ async def fetch(call: Call, services: Services) -> list[Buffer]:
 
 async def _resolved(topic: Any, services: Services) -> Topic:
     """Names and ids to logs; what cannot be found is an answer already."""
-    name, topic_id = getattr(topic, "topic", None), getattr(topic, "topic_id", UUID(int=0))
+    # An id of zeros is read as none, and is as unknown as any other.
+    name, topic_id = getattr(topic, "topic", None), getattr(topic, "topic_id", None) or UUID(int=0)
     try:
         if name is None:
             name = await _name_of(topic_id, services)
