@@ -76,7 +76,7 @@ class Server:
 
 @contextmanager
 def serving(folder: Path, *flags: str, kafka: int = 0, http: str = "") -> Iterator[Server]:
-    server = Server(folder, *TWO, kafka=kafka, http=http)
+    server = Server(folder, *flags, kafka=kafka, http=http)
     try:
         server.wait_ready()
         yield server
