@@ -11,9 +11,11 @@ from tests.simulation.pipeline import UNTIL_THE_END, Pipeline
 from tests.simulation.readers import Reader
 from tests.simulation.world import Host, World
 
+from lakestream.data.log.inspect import Inspector
 from lakestream.errors import LakestreamError
 from lakestream.metadata.claims import Kind, Medium
 from lakestream.model import PartitionId
+from lakestream.testing.memory_segments import MemorySegments
 
 HOUR = 3600.0
 QUIET_S = 11 * HOUR
@@ -26,6 +28,7 @@ async def check_all(world: World) -> None:
     await asyncio.sleep(2 * HOUR)
     live = [partition for partition, log in world.witness.logs.items() if not log.gone]
     check_objects(world)
+    await check_inspected(world, live)
     for broker in world.brokers:
         for partition in live:
             await check_readable(world, broker, partition)
@@ -46,6 +49,17 @@ def check_objects(world: World) -> None:
             there = world.objects._objects if claim.medium is Medium.OBJECT else world.disk.files
             if claim.name not in there:
                 world.witness.accuse("no claim points at a missing object", f"{partition}:{claim.offset_start}")
+
+
+async def check_inspected(world: World, live: list[PartitionId]) -> None:
+    """The doctor finds nothing but what was damaged on purpose, and every segment can be walked."""
+    inspector = Inspector(
+        world.server.client(), world.objects, MemorySegments(world.disk, world.clock, world.loop.luck)
+    )
+    for partition in live:
+        for trouble in (await inspector.inspect(partition)).troubles:
+            if not any(name in trouble for name in world.damaged):
+                world.witness.accuse("claims and bytes agree", f"{partition}: {trouble}")
 
 
 async def check_readable(world: World, broker: Host, partition: PartitionId) -> None:

@@ -17,10 +17,10 @@ from unittest.mock import patch
 from tests.simulation.scenarios import SURPRISE, run
 
 from lakestream.batch import RecordBatch
-from lakestream.data.log import claimer, fold, log, rules, view
+from lakestream.data.log import claimer, fold, log, rules, struggle, view
 from lakestream.data.wal import buffer, format, media, reader, writer
 from lakestream.data.wal.names import object_key
-from lakestream.errors import Missing
+from lakestream.errors import Missing, Unavailable
 from lakestream.metadata import claims, keys
 from lakestream.metadata.claims import Claim, Claimed, Claims, Dated
 from lakestream.metadata.store import Put, Stored, put_one
@@ -174,6 +174,12 @@ MUTANTS = (
         "a doubt that a trim has covered stays one",
         "a lost claim that cannot be looked at any more is made again",
         [(claimer.Lane, "fail_plain", _fail_nobody)],
+        ("swift",),
+    ),
+    Mutant(
+        "a create that was repeated below leaves a doubt",
+        "the second answer of a client that tried twice is taken for the first",
+        [(struggle, "_leaves_doubt", lambda answer: isinstance(answer, Unavailable))],
         ("swift",),
     ),
     Mutant(

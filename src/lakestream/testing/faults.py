@@ -54,6 +54,8 @@ class Weather:
     late: float = 0.0
     stall: float = 0.0
     kill: float = 0.0
+    repeats: float = 0.5
+    """Of creates without a clear answer: the store's client sends them again by itself, as the one for Oxia does."""
     stale_read: float = 0.9
     """Of reads while the leader that this machine talks to is deposed."""
     event_lost: float = 0.0
@@ -68,6 +70,7 @@ class Weather:
 
 
 CALM = Weather()
+REPEAT_S_MAX = 10.0
 
 
 class Fate(IntEnum):
@@ -332,7 +335,25 @@ class FaultyMetadata:
         def effect(create: Create) -> Created | Conflict | Unavailable:
             return at_once(self._newest.create([create]))[0]
 
-        return await self._each("create", creates, effect)
+        answers = await self._each("create", creates, effect)
+        doubtful = [number for number, answer in enumerate(answers) if isinstance(answer, Uncertain)]
+        if not doubtful or not self._line.chance(self._line.weather.repeats):
+            return answers
+        self._line.tally["metadata repeated by itself"] += len(doubtful)
+        await asyncio.sleep(spread(self._line.loop.luck, 0.05, REPEAT_S_MAX))
+        again = await self._each("create", [creates[number] for number in doubtful], effect)
+        for number, answer in zip(doubtful, again, strict=True):
+            answers[number] = self._told_of(creates[number], answer)
+        return answers
+
+    def _told_of(self, create: Create, answer: Created | Conflict | Unavailable) -> Created | Conflict | Unavailable:
+        """What a client says of a create that it sent twice: refused, it looks whether it met itself."""
+        if isinstance(answer, Created):
+            return answer._replace(repeated=True)
+        there = at_once(self._newest.get(create.key)) if isinstance(answer, Conflict) else None
+        if there is None or there.value != create.value:
+            return answer
+        return Created(there.version, there.created_ms, at_once(self._newest.get(create.guard)), repeated=True)
 
     async def _each(self, verb: str, items: Sequence[Any], effect: Callable[[Any], Any]) -> list[Any]:
         """A call of many: what is wrong with one is an answer in its place, what is wrong with all is everyone's."""
