@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 SIZE_BYTES: Final = 4
 CHUNK_BYTES: Final = 64 * KiB
+ROOM_BYTES_MIN: Final = 1 * MiB
+ROOM_GROWTH: Final = 4
+"""A large request gets room as its bytes arrive: what a client only announces costs nothing, and most never grow."""
 
 Answer: TypeAlias = list[Buffer] | None
 """The response's bytes, its size in front; None: nothing is said (produce without acks)."""
@@ -36,12 +39,13 @@ class CloseConnection(Exception):
 class ServerSettings:
     request_bytes_max: int = 100 * MiB
     connection_bytes_max: int = 64 * MiB  # requests under way and answers not yet taken, of one connection
-    broker_bytes_max: int = 512 * MiB  # the same, of all
+    broker_bytes_max: int = 512 * MiB  # the same, of all; large requests only arrive while they fit in here too
     requests_max: int = 500  # under way on one connection
     connections_max: int = 10_000
     connections_per_address_max: int = 2_000
     idle_ms_max: int = 10 * 60 * 1000
     frame_ms_max: int = 60 * 1000  # from the first byte of a request to its last
+    stalled_ms_max: int = 5 * 1000  # without a byte of a large request, while others wait for room
     unread_ms_max: int = 60 * 1000  # a client that takes nothing for so long is gone
     stop_ms_max: int = 30 * 1000
 
@@ -59,7 +63,10 @@ class KafkaServer:
         self.connections: dict[Connection, None] = {}
         self.per_address: Counter[str] = Counter()
         self.refused = 0
-        self.waiting: deque[Connection] = deque()  # paused because the broker as a whole is full
+        self.waiting: dict[Connection, None] = {}  # paused because the broker as a whole is full
+        self.arriving: dict[Connection, None] = {}  # amid a large request, oldest first
+        self.arriving_bytes = 0
+        self.waiting_for_room: dict[Connection, None] = {}  # those of them that are paused
         self._server: asyncio.Server | None = None
         self._patrol: asyncio.Task[None] | None = None
 
@@ -107,18 +114,36 @@ class KafkaServer:
             self.per_address[address] -= 1
             if not self.per_address[address]:
                 del self.per_address[address]
+        for kept in (self.waiting, self.waiting_for_room, self.arriving):
+            kept.pop(connection, None)
 
     def take(self, size: int) -> None:
         self.bytes_in_flight += size
 
     def give_back(self, size: int) -> None:
         self.bytes_in_flight -= size
-        while self.waiting and self.bytes_in_flight < self.settings.broker_bytes_max:
-            self.waiting.popleft().read_on()
+        self.let_read_on()
 
     @property
     def is_full(self) -> bool:
         return self.bytes_in_flight >= self.settings.broker_bytes_max
+
+    @property
+    def has_room(self) -> bool:
+        """For more of large requests. Small ones do not wait for it, so nobody can stop them with half a large one."""
+        return self.bytes_in_flight + self.arriving_bytes < self.settings.broker_bytes_max
+
+    def gets_room(self, connection: "Connection") -> bool:
+        """Without room, the oldest large request still goes on arriving: when it ends, there is some."""
+        return self.has_room or next(iter(self.arriving)) is connection
+
+    def let_read_on(self) -> None:
+        while self.waiting and not self.is_full:
+            _first_of(self.waiting).read_on()
+        while self.waiting_for_room and self.has_room:
+            _first_of(self.waiting_for_room).read_on()
+        if self.waiting_for_room and self.arriving:
+            next(iter(self.arriving)).read_on()
 
     async def _look_after(self) -> None:
         """Close what was idle, half-sent or unread for too long."""
@@ -129,6 +154,13 @@ class KafkaServer:
             for connection in list(self.connections):
                 if (reason := connection.overdue(now)) is not None:
                     connection.close(reason, level=logging.DEBUG if reason == IDLE else logging.WARNING)
+
+
+def _first_of(waiting: "dict[Connection, None]") -> "Connection":
+    """Taken out; it comes in again if it still has to wait."""
+    connection = next(iter(waiting))
+    del waiting[connection]
+    return connection
 
 
 async def _refuse(connection: "Connection", frame: bytes | memoryview) -> Answer:
@@ -166,7 +198,9 @@ class Connection(asyncio.BufferedProtocol):
         self._chunk = bytearray(CHUNK_BYTES)
         self._filled = 0
         self._frame: bytearray | None = None  # a large request that is arriving
+        self._frame_size = 0  # 0: there is none
         self._frame_filled = 0
+        self._room = 0  # how much of it may be held, which is less than its size at first
         self._frame_since: float | None = None
         self._slots: deque[_Slot] = deque()
         self._bytes = 0
@@ -198,14 +232,16 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         for task in self._tasks:
             task.cancel()
+        self._server.arriving_bytes -= self._room
         self._server.give_back(self._bytes)
-        self._bytes = 0
+        self._bytes = self._room = self._frame_size = 0
+        self._frame = None
         self._all_answered.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is not None:
-            return memoryview(self._frame)[self._frame_filled :]
-        return memoryview(self._chunk)[self._filled :]
+        if not self._frame_size:
+            return memoryview(self._chunk)[self._filled :]
+        return memoryview(self._frame_with_room())[self._frame_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._active_at = self._loop.time()
@@ -214,10 +250,10 @@ class Connection(asyncio.BufferedProtocol):
             self._cut_out()
             return
         self._frame_filled += nbytes
-        if self._frame_filled == len(self._frame):
-            frame, self._frame = self._frame, None
-            self._frame_since = None
-            self._begin(memoryview(frame).toreadonly())
+        if self._frame_filled == self._frame_size:
+            self._begin_arrived(self._frame)
+        elif self._frame_filled == self._room:
+            self._ask_for_room()
 
     def eof_received(self) -> bool:
         return False
@@ -243,24 +279,48 @@ class Connection(asyncio.BufferedProtocol):
             start, end = at + SIZE_BYTES, at + SIZE_BYTES + size
             if end > self._filled:
                 if size > CHUNK_BYTES - SIZE_BYTES:
-                    self._give_own_buffer(size, view[start : self._filled])
-                    at = self._filled
+                    self._frame_size, at = size, start
                 break
             self._begin(bytes(view[start:end]))
             at = end
         rest = self._filled - at
         view[:rest] = view[at : self._filled]
         self._filled = rest
-        if rest == 0 and self._frame is None:
+        if rest == 0 and not self._frame_size:
             self._frame_since = None
         elif at > 0 or self._frame_since is None:
             self._frame_since = self._active_at
+        if self._frame_size:
+            self._frame_filled, self._filled = rest, 0
+            self._server.arriving[self] = None
+            self._ask_for_room()
 
-    def _give_own_buffer(self, size: int, arrived: memoryview) -> None:
-        """A request that does not fit into the chunk is read where it will stay."""
-        self._frame = bytearray(size)
-        self._frame_filled = len(arrived)
-        self._frame[: len(arrived)] = arrived
+    def _ask_for_room(self) -> None:
+        """For more of a large request. If there is none, `read_on` asks again."""
+        if self._server.gets_room(self):
+            room = min(self._frame_size, max(ROOM_BYTES_MIN, self._room * ROOM_GROWTH))
+            self._server.arriving_bytes += room - self._room
+            self._room = room
+        else:
+            self._server.waiting_for_room[self] = None
+            self._pause()
+
+    def _frame_with_room(self) -> bytearray:
+        """A large request is read where it will stay, from what the chunk had of it on."""
+        if self._frame is None or len(self._frame) < self._room:
+            arrived = self._chunk if self._frame is None else self._frame
+            self._frame = bytearray(self._room)
+            self._frame[: self._frame_filled] = memoryview(arrived)[: self._frame_filled]
+        return self._frame
+
+    def _begin_arrived(self, frame: bytearray) -> None:
+        self._frame = self._frame_since = None
+        self._frame_size = 0
+        del self._server.arriving[self]
+        self._server.arriving_bytes -= self._room  # it counts as under way from now on
+        self._room = 0
+        self._begin(memoryview(frame).toreadonly())
+        self._server.let_read_on()
 
     def _begin(self, frame: bytes | memoryview) -> None:
         """Work on a request; its answer has its place from now on."""
@@ -274,7 +334,10 @@ class Connection(asyncio.BufferedProtocol):
         task = self._loop.create_task(self._work(slot, frame), name="kafka.request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if self._is_full:
+        if self._server.is_full:
+            self._server.waiting[self] = None
+            self._pause()
+        elif self._is_full:
             self._pause()
 
     async def _work(self, slot: _Slot, frame: bytes | memoryview) -> None:
@@ -332,10 +395,17 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._is_full or self._unread_since is not None:
             return
-        if self._server.is_full:
-            self._server.waiting.append(self)
+        if self._frame_size:
+            if not self._server.gets_room(self):
+                self._server.waiting_for_room[self] = None
+                return
+            if self._frame_filled >= self._room:
+                self._ask_for_room()
+        elif self._server.is_full:
+            self._server.waiting[self] = None
             return
         self._paused = False
+        self._active_at = self._loop.time()
         self._transport.resume_reading()
 
     def take_no_more(self) -> None:
@@ -343,11 +413,16 @@ class Connection(asyncio.BufferedProtocol):
         self._pause()
 
     def overdue(self, now: float) -> str | None:
+        silent_ms = (now - self._active_at) * 1000
         if self._unread_since is not None and (now - self._unread_since) * 1000 > self._settings.unread_ms_max:
             return f"read nothing for {self._settings.unread_ms_max / 1000:g} s"
+        if self._paused:
+            return None  # it is we who make it wait
+        if self._frame_size and not self._server.has_room and silent_ms > self._settings.stalled_ms_max:
+            return "sent half a request, and no more, while others waited for room"
         if self._frame_since is not None and (now - self._frame_since) * 1000 > self._settings.frame_ms_max:
             return f"sent half a request {self._settings.frame_ms_max / 1000:g} s ago, and no more"
-        if not self._slots and (now - self._active_at) * 1000 > self._settings.idle_ms_max:
+        if not self._slots and silent_ms > self._settings.idle_ms_max:
             return IDLE
         return None
 
