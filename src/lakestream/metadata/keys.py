@@ -16,6 +16,8 @@
 All records of one log share a home, so they live in one shard and a scan returns them in order.
 """
 
+from functools import lru_cache
+
 from lakestream.metadata.store import Folder, Key
 from lakestream.model import PartitionId
 
@@ -33,6 +35,7 @@ START_NAME = "start"
 """Sorts behind the floor, so no scan of claims meets it."""
 
 
+@lru_cache(maxsize=20_000)
 def _home(partition: PartitionId) -> str:
     return f"/log/{partition.topic_id}/{partition.number}"
 

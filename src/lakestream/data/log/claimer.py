@@ -36,6 +36,7 @@ class Draft(NamedTuple):
     claim: Claim | None
     accepted: list[Placed]
     others: list[tuple[Placed, Duplicate | LakestreamError]]
+    trial: Trial
 
     @property
     def needs_confirming(self) -> bool:
@@ -209,7 +210,7 @@ class Claimer:
         claim = None
         if accepted:
             claim = _drawn_up(extent, view.offset_end, trial.offset, appended_ms, accepted, batches)
-        return Draft(claim, accepted, others)
+        return Draft(claim, accepted, others, trial)
 
     async def create(self, claims: list[tuple[PartitionId, Claim]]) -> Sequence[Answer]:
         if not claims:
@@ -228,7 +229,7 @@ class Claimer:
             self.counts.made(draft.claim)
             self._skew.observe(draft.claim.appended_ms, created_ms)
             self._on_claimed(draft.claim, draft.accepted)
-            self._views.learn(view, [Dated(draft.claim, created_ms)])
+            self._views.learn_own(view, Dated(draft.claim, created_ms), draft.trial)
             offset = draft.claim.offset_start
             for item in draft.accepted:
                 offset_end = offset + item.batch.record_count

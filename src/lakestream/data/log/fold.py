@@ -181,18 +181,33 @@ class Fold:
             self._apply_batches(claim)
         self.offset_end = claim.offset_end
 
-    def _apply_batches(self, claim: Claim) -> None:
+    def adopt(self, claim: Claim, trial: "Trial") -> None:
+        """The same as `apply`, for a claim of our own in time: its trial knows what became of its producers."""
+        assert claim.offset_start == self.offset_end, f"claim at {claim.offset_start} adopted at {self.offset_end}"
+        if not trial.holds_for(self) or not trial.is_plain:
+            self._apply_batches(claim)
+        else:
+            self._note_times(claim)
+            for producer_id, producer in trial.changed.items():
+                self._producers.pop(producer_id, None)
+                self._producers[producer_id] = producer
+            self._forget_surplus()
+        self.offset_end = claim.offset_end
+
+    def _note_times(self, claim: Claim) -> None:
         if claim.appended_ms > self.appended_ms:
             self.appended_ms = claim.appended_ms
         if claim.max_timestamp > self.timestamp_max:
             self.timestamp_max, self.timestamp_offset = claim.max_timestamp, claim.offset_start
+
+    def _apply_batches(self, claim: Claim) -> None:
+        self._note_times(claim)
         offset = claim.offset_start
         for batch in claim.batches:
             if batch.producer_id != NO_PRODUCER:
                 self._apply_batch(batch, offset)
             offset += batch.record_count
-        if len(self._producers) > rules.PRODUCERS_MAX:
-            self._forget_least_recent()
+        self._forget_surplus()
 
     def _apply_batch(self, batch: BatchInfo, offset: int) -> None:
         before = self.producer(batch.producer_id, self.appended_ms)
@@ -206,8 +221,11 @@ class Fold:
             if batch.kind is Kind.ABORT:
                 self.aborted.append(Aborted(batch.producer_id, first, offset))
 
-    def _forget_least_recent(self) -> None:
+    def _forget_surplus(self) -> None:
+        """The least recently active go, as many as there are too many."""
         surplus = len(self._producers) - rules.PRODUCERS_MAX
+        if surplus <= 0:
+            return
         idle = (producer_id for producer_id, producer in self._producers.items() if not producer.in_transaction)
         for producer_id in [producer_id for producer_id, _ in zip(idle, range(surplus), strict=False)]:
             del self._producers[producer_id]
@@ -256,20 +274,29 @@ class Trial:
     """What the fold would be if these batches were claimed now: judges the batches of one claim, one after another."""
 
     def __init__(self, fold: Fold, appended_ms: int) -> None:
-        self.offset = fold.offset_end
+        self.offset = self._offset_start = fold.offset_end
         self._fold = fold
         self._appended_ms = max(fold.appended_ms, appended_ms)
-        self._changed: dict[int, Producer] = {}
+        self.changed: dict[int, Producer] = {}
+        """Producers after the accepted batches, least recently active first."""
+        self.is_plain = True
+        """No transaction is touched."""
+
+    def holds_for(self, fold: Fold) -> bool:
+        """A fold changes only by moving on: at the same offset it is as it was when it was tried."""
+        return fold is self._fold and fold.offset_end == self._offset_start
 
     def judge(self, batch: BatchInfo) -> Verdict:
         """Accepted batches count as appended for those that follow."""
         if batch.producer_id == NO_PRODUCER:
             self.offset += batch.record_count
             return ACCEPTED
-        producer = self._changed.get(batch.producer_id) or self._fold.producer(batch.producer_id, self._appended_ms)
+        producer = self.changed.get(batch.producer_id) or self._fold.producer(batch.producer_id, self._appended_ms)
         verdict = judge(producer, batch)
         if verdict is ACCEPTED:
-            self._changed[batch.producer_id] = advanced(producer, batch, self.offset, self._appended_ms)
+            self.changed.pop(batch.producer_id, None)
+            self.changed[batch.producer_id] = advanced(producer, batch, self.offset, self._appended_ms)
+            self.is_plain = self.is_plain and batch.kind is Kind.PLAIN
             self.offset += batch.record_count
         return verdict
 

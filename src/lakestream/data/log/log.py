@@ -412,7 +412,8 @@ def _writers(
     }
     if segments is not None:
         writer_id = _short(ids)
-        latency = cost._replace(flush_interval_ms=0, writes_max=1)
+        # Group commit: what waits when the last flush ends is the next one, however much it is.
+        latency = cost._replace(flush_interval_ms=0, flush_bytes_max=wal.buffer_bytes_max // 2, writes_max=1)
         frames = SegmentFrames(segments, writer_id, wal, clock)
         writers[Profile.LATENCY] = Writer(writer_id, frames, claimer, latency, numbers.next)
     return writers

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from lakestream.data.log import rules
-from lakestream.data.log.fold import Fold
+from lakestream.data.log.fold import Fold, Trial
 from lakestream.errors import Conflict, Missing, Unavailable
 from lakestream.metadata.claims import Chain, Claims, Dated
 from lakestream.model import PartitionId
@@ -64,6 +64,15 @@ class View:
         self.tail += fresh
         self.claims_since_fold += len(fresh)
         return len(fresh)
+
+    def learn_own(self, dated: Dated, trial: Trial) -> bool:
+        """The same for a claim that we made, and that counts. False: it was known already."""
+        if dated.claim.offset_start < self.fold.offset_end:
+            return False
+        self.fold.adopt(dated.claim, trial)
+        self.tail.append(dated)
+        self.claims_since_fold += 1
+        return True
 
     def become(self, newer: "View") -> None:
         """Take over what was read anew, keeping this view's identity for those who hold it."""
@@ -134,9 +143,16 @@ class Views:
 
     def learn(self, view: View, claims: Sequence[Dated]) -> None:
         if view.learn(claims):
-            if len(view.tail) > 2 * self._tail_room:
-                del view.tail[: -self._tail_room]
-            self._on_advance(view.partition)
+            self._has_moved(view)
+
+    def learn_own(self, view: View, dated: Dated, trial: Trial) -> None:
+        if view.learn_own(dated, trial):
+            self._has_moved(view)
+
+    def _has_moved(self, view: View) -> None:
+        if len(view.tail) > 2 * self._tail_room:
+            del view.tail[: -self._tail_room]
+        self._on_advance(view.partition)
 
     async def take_in(self, view: View, chain: Chain, offset_start: int, *, confirmed: bool) -> bool:
         """Move the view forward by claims that were scanned from `offset_start` on. False: the scan did not count,

@@ -506,3 +506,27 @@ def test_any_damage_is_corrupt_or_a_fold_never_a_crash() -> None:
             Fold.decode(bytes(damaged), "x")
         except Corrupt:
             continue
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_own_claim_is_adopted_as_it_would_be_applied(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that made a claim and brokers that read it must know the same, down to who is forgotten next."""
+    monkeypatch.setattr(rules, "PRODUCERS_MAX", 4)
+    luck = random.Random(seed)
+    made, read = Fold(), Fold()
+    sequences: dict[int, int] = {}
+    for step in range(60):
+        trial = Trial(made, NOW + step)
+        accepted = []
+        for _ in range(luck.randint(1, 4)):
+            producer = luck.randint(1, 7)
+            batch = plain(2) if producer == 7 else sent(sequences.get(producer, 0), producer=producer)
+            if isinstance(trial.judge(batch), Accepted):
+                accepted.append(batch)
+                sequences[producer] = sequences.get(producer, 0) + 1
+        if not accepted:
+            continue
+        one = claim(made.offset_end, *accepted, appended_ms=NOW + step)
+        made.adopt(one, trial)
+        read.apply(one, one.stored_ms)
+        assert made.encode() == read.encode()
