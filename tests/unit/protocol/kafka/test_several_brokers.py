@@ -86,3 +86,15 @@ async def test_log_directories_count_every_partition_once(pair: tuple[Serving, S
         assert not sizes.keys() & {part.partition_index for part in topic.partitions}
         sizes |= {part.partition_index: part.partition_size for part in topic.partitions}
     assert sizes == {number: len(make_batch([b"a"])) for number in range(20)}
+
+
+async def test_a_reader_outside_a_log_that_is_deleted_meanwhile_is_refused(pair: tuple[Serving, Serving]) -> None:
+    one, other = pair
+    await one.topic()
+    await other.produce("t", "a")
+    await behind(other, "t")
+    await one.ask(20, 5, {"topic_names": ["t"], "timeout": 1000})
+    part = {"partition": 0, "fetch_offset": 7, "partition_max_bytes": 1000}
+    body = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1000, "topics": [{"topic": "t", "partitions": [part]}]}
+    found = (await other.ask(1, 12, body)).responses[0].partitions[0]
+    assert (found.error_code, found.high_watermark) == (3, -1)

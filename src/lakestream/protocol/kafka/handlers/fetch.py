@@ -124,11 +124,19 @@ async def _read_one(wanted: Wanted, bytes_max: int, call: Call, services: Servic
     try:
         found = await services.log.read(wanted.partition, wanted.offset, bytes_max)
         return await _answered(wanted, found, preferred, call, services)
-    except OutOfRange:
-        bounds = await services.log.bounds(wanted.partition)
-        return Found(wanted.number, Code.OFFSET_OUT_OF_RANGE, bounds, wanted.partition)
     except LakestreamError as error:
-        return Found(wanted.number, code_of(error), NO_BOUNDS, wanted.partition)
+        return await _refused(wanted, error, services)
+
+
+async def _refused(wanted: Wanted, error: LakestreamError, services: Services) -> Found:
+    """A reader outside the log is told where its ends are, unless the log is gone by now."""
+    bounds = NO_BOUNDS
+    if isinstance(error, OutOfRange):
+        try:
+            bounds = await services.log.bounds(wanted.partition)
+        except LakestreamError as newer:
+            error = newer
+    return Found(wanted.number, code_of(error), bounds, wanted.partition)
 
 
 async def _answered(wanted: Wanted, found: Slice, preferred: int, call: Call, services: Services) -> Found:
