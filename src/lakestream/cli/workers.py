@@ -64,6 +64,9 @@ class Worker:
         return wait_s
 
 
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+
+
 class Supervisor:
     """`run` starts the workers, the first before the others: what is wrong for all of them is then said once."""
 
@@ -83,7 +86,7 @@ class Supervisor:
         """The exit code: 0 if all ended well after they were told to."""
         os.set_blocking(self._signals[0], False)
         os.set_blocking(self._signals[1], False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in HEARD:
             signal.signal(number, _wake)
         signal.set_wakeup_fd(self._signals[1])
         self._selector.register(self._signals[0], selectors.EVENT_READ, None)
@@ -153,10 +156,13 @@ class Supervisor:
         ready, say = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
+        # A signal that came before the child has its own handlers would be taken by the parent's, and be lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
         pid = os.fork()
         if pid == 0:
             os.close(ready)
             self._become(worker.number, say)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
         os.close(say)
         worker.pid, worker.pipe, worker.due_s, worker.started_s = pid, ready, None, time.monotonic()
         self._selector.register(ready, selectors.EVENT_READ, worker)
@@ -169,6 +175,7 @@ class Supervisor:
             for number_of_signal in (signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(number_of_signal, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent passes it on
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
             self._selector.close()
             for mine in (self._life[1], *self._signals):
                 os.close(mine)
