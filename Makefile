@@ -59,8 +59,11 @@ bench: bench-log ## every benchmark
 bench-log: tools ## the log against the bare disk, the bare bucket, and itself; results in benchmarks/results
 	$(BIN)/python -m benchmarks.log
 
+docs: setup ## write docs/coverage.md anew from the handlers' headers
+	$(BIN)/python scripts/coverage.py
+
 clean: ## remove .venv and caches of the clone; the tools in the user's cache stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help setup lock serve tools format check test sim sim-mutants bench bench-log clean
+.PHONY: help setup lock serve tools format check test sim sim-mutants bench bench-log docs clean
