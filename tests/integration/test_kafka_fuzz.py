@@ -1,7 +1,7 @@
 """Hostile clients against a real broker: frames that are cut, flipped and invented, sizes that lie, connections that
 hold on, readers that do not read. The broker never dies, hangs or grows, and a good client notices nothing.
 
-FUZZ_SEED=n repeats a run, FUZZ_S sets how long each part lasts.
+FUZZ_SEED=n repeats a run, FUZZ_S sets how long each part lasts; SOAK=1 takes a new seed each time.
 """
 
 import asyncio
@@ -16,14 +16,15 @@ from typing import Final
 
 import aiokafka  # type: ignore[import-untyped]
 import pytest
+from tests.integration.programs import SOAK
 from tests.unit.protocol.kafka.samples import LuckyMaker, request_frames
 from tests.wire.frames import captured
 
 from lakestream.protocol.kafka import codec
 from lakestream.testing.brokers import BrokerProcess, brokers
 
-SEED: Final = int(os.environ.get("FUZZ_SEED") or random.randrange(2**32))
-ATTACK_S: Final = float(os.environ.get("FUZZ_S", "5"))
+SEED: Final = int(os.environ.get("FUZZ_SEED") or (random.randrange(2**32) if SOAK else 4))
+ATTACK_S: Final = float(os.environ.get("FUZZ_S", "4"))
 MiB: Final = 1 << 20
 ANSWER_S_MAX: Final = 10.0
 NOTICED_S_MAX: Final = 3.0
@@ -154,9 +155,19 @@ async def lie_about_sizes(broker: BrokerProcess, luck: random.Random) -> None:
 
 
 async def send_half_of_much(broker: BrokerProcess, luck: random.Random) -> None:
-    """Frames of 90 MB, nearly whole, from many connections: what is not a request yet counts too."""
-    data = struct.pack(">i", 90 * MiB) + bytes(80 * MiB)
-    await asyncio.gather(*(sent(broker, data, patience_s=ATTACK_S) for _ in range(16)))
+    """Frames of 90 MiB, most of each, from many connections: what is not a request yet counts too."""
+    piece = bytes(MiB)
+
+    async def send() -> None:
+        with suppress(OSError, TimeoutError):
+            async with connected(broker) as (_, writer), asyncio.timeout(ATTACK_S):
+                writer.write(struct.pack(">i", 90 * MiB))
+                for _ in range(70):
+                    writer.write(piece)
+                    await writer.drain()
+                await asyncio.sleep(ATTACK_S)
+
+    await asyncio.gather(*(send() for _ in range(14)))
 
 
 async def never_read(broker: BrokerProcess, luck: random.Random) -> None:
@@ -210,7 +221,7 @@ async def fill(broker: BrokerProcess) -> None:
         (spoil_frames, 200),
         (invent_frames, 200),
         (lie_about_sizes, 200),
-        (send_half_of_much, 850),  # 512 MiB are what all requests under way may take; one more goes on arriving
+        (send_half_of_much, 1_000),  # of 980 sent; 512 are for all requests, and more while buffers grow
         (never_read, 400),
     ],
 )
