@@ -106,12 +106,13 @@ class SegmentFrames:
         return segment.size >= self._settings.segment_bytes_max or age_ms >= self._settings.segment_age_ms_max
 
     async def _append(self, segment: "_OpenSegment", frame: format.Frame, sequence: int) -> None:
-        """After a failed append the file is as it was before, or it is not written again."""
+        """After a failed append the next one goes to a new file: this one may be broken, or as large as it may become.
+        One that is still empty is kept, or a full disk would leave a litter of them."""
         try:
             async with _in_time(self._settings.disk_timeout_ms, segment.name):
                 await segment.file.append(frame.buffers)
         except BaseException:
-            if segment.file.broken or segment.file.size != segment.size:
+            if segment.file.broken or segment.file.size:
                 self._open = None
                 await segment.file.close()
             raise
