@@ -27,7 +27,7 @@ SEED: Final = int(os.environ.get("FUZZ_SEED") or (random.randrange(2**32) if SOA
 ATTACK_S: Final = float(os.environ.get("FUZZ_S", "4"))
 MiB: Final = 1 << 20
 ANSWER_S_MAX: Final = 10.0
-NOTICED_S_MAX: Final = 3.0
+NOTICED_S_MAX: Final = 10.0
 
 HOSTILE_NUMBERS: Final = [
     *(b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\0"),
