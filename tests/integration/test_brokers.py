@@ -1,0 +1,53 @@
+"""Brokers as processes: stopped and killed, they come back with what they acknowledged; nothing of them is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.kafka_clients import Confluent, Record
+from tests.integration.test_servers import wait_deaf
+
+from lakestream.testing.brokers import brokers
+from lakestream.testing.processes import listens
+
+
+def values(client: Confluent, count: int) -> list[bytes | None]:
+    return [record.value for record in client.read("events", 0, count)]
+
+
+async def test_a_broker_comes_back_with_all_that_it_acknowledged(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 2) as cluster:
+        client = Confluent(cluster.bootstrap)
+        client.create_topic("events")
+        client.produce("events", [Record(b"before")])
+        cluster[0].kill()
+        client.produce("events", [Record(b"while one is dead")])
+        await cluster[0].start()
+        assert [broker.stop() for broker in cluster] == [0, 0]
+        assert not any(broker.is_running for broker in cluster)
+        for broker in cluster:
+            await broker.start()
+        client.produce("events", [Record(b"after")])
+        assert values(client, 3) == [b"before", b"while one is dead", b"after"]
+        ports = [broker.port for broker in cluster]
+    assert [await listens(port) for port in ports] == [False, False]
+
+
+A_TEST_PROCESS = """
+import pathlib, sys, time
+from lakestream.testing.brokers import running_brokers
+with running_brokers(pathlib.Path(sys.argv[1])) as cluster:
+    print(cluster[0].port, flush=True)
+    time.sleep(60)
+"""
+
+
+async def test_a_killed_test_process_leaves_no_broker(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", A_TEST_PROCESS, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        port = int(child.stdout.readline())
+        os.kill(child.pid, signal.SIGKILL)
+    await wait_deaf(port)
