@@ -44,9 +44,12 @@ with running_brokers(pathlib.Path(sys.argv[1])) as cluster:
 """
 
 
+def start_test_process(folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, "-c", A_TEST_PROCESS, str(folder)], stdout=subprocess.PIPE, text=True)
+
+
 async def test_a_killed_test_process_leaves_no_broker(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", A_TEST_PROCESS, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    with start_test_process(tmp_path) as child:
         assert child.stdout is not None
         port = int(child.stdout.readline())
         os.kill(child.pid, signal.SIGKILL)
