@@ -54,6 +54,8 @@ class Writer:
         self._settings = settings
         self.next_number = next_number
         """Numbers batches in the order of their arrival in this broker."""
+        self._room = settings.buffer_bytes_max
+        self._flush_bytes_max = settings.flush_bytes_max
         self._free_slots = settings.writes_max
         self._outside: deque[tuple[PartitionId, Placed]] = deque()  # wait for room
         self._bytes = 0  # in the open buffer, sealed, stored, being claimed
@@ -82,7 +84,7 @@ class Writer:
             raise Unavailable("this broker is stopping: send the batch to another one")
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
         item = Placed(batch, transaction, self.next_number() if number is None else number, answer)
-        if self._outside or not self._has_room(item):
+        if self._outside or not self._has_room(batch.size):
             self._outside.append((partition, item))
         else:
             self._add(partition, item)
@@ -119,13 +121,13 @@ class Writer:
         for task in self._tasks:
             task.cancel()
 
-    def _has_room(self, item: Placed) -> bool:
-        return not self._bytes or self._bytes + item.batch.size <= self._settings.buffer_bytes_max
+    def _has_room(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= self._room
 
     def _add(self, partition: PartitionId, item: Placed) -> None:
         self._bytes += item.batch.size
         self._open.add(partition, item)
-        if self._open.bytes >= self._settings.flush_bytes_max:
+        if self._open.bytes >= self._flush_bytes_max:
             self._seal()
             self._write_on()
         elif self._timer is None:
@@ -182,7 +184,7 @@ class Writer:
     def _release(self, extent: Extent) -> None:
         """Its producers have been answered: let in those who wait, in order."""
         self._bytes -= extent.size
-        while self._outside and self._has_room(self._outside[0][1]):
+        while self._outside and self._has_room(self._outside[0][1].batch.size):
             self._add(*self._outside.popleft())
         self.on_settled(extent.partition, extent.batch_count)
 
