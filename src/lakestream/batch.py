@@ -267,6 +267,20 @@ def is_commit(batch: RecordBatch) -> bool:
     return bool(kind == _COMMIT)
 
 
+def read_varint(records: Buffer, at: int) -> tuple[int, int]:
+    """A number inside a record (zigzag), and where it ends. IndexError: it is cut off."""
+    value = shift = 0
+    while True:
+        byte = records[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise Rejected("a number in the record batch is too long")
+
+
 def _skip_varint(view: memoryview, at: int) -> int:
     for end in range(at, min(at + 10, len(view))):
         if view[end] < 0x80:

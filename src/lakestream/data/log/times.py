@@ -7,10 +7,9 @@ import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lakestream.batch import HEADER_SIZE, RecordBatch
+from lakestream.batch import HEADER_SIZE, RecordBatch, read_varint
 from lakestream.compression import decompressed
 from lakestream.errors import Corrupt, Rejected
-from lakestream.model import Buffer
 
 
 class At(NamedTuple):
@@ -50,21 +49,8 @@ def timestamps(batch: RecordBatch) -> list[tuple[int, int]]:
 def _deltas(data: bytes, count: int) -> Iterator[tuple[int, int]]:
     at = 0
     for _ in range(count):
-        size, at = _varint(data, at)
-        time, after_time = _varint(data, at + 1)  # behind the record's attributes
-        delta, _end = _varint(data, after_time)
+        size, at = read_varint(data, at)
+        time, after_time = read_varint(data, at + 1)  # behind the record's attributes
+        delta, _end = read_varint(data, after_time)
         yield time, delta
         at += size
-
-
-def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise Rejected("a number in it is too long")

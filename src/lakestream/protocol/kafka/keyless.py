@@ -3,7 +3,7 @@
 Asked by: handlers/produce.py, in a thread, and only for compacted topics: this opens every record of a batch.
 """
 
-from lakestream.batch import HEADER_SIZE, RecordBatch
+from lakestream.batch import HEADER_SIZE, RecordBatch, read_varint
 from lakestream.compression import decompressed
 from lakestream.errors import Rejected
 from lakestream.model import Buffer
@@ -17,7 +17,7 @@ def first_keyless(batch: RecordBatch) -> int | None:
     try:
         at = 0
         for number in range(batch.record_count):
-            size, at = _varint(records, at)
+            size, at = read_varint(records, at)
             if size < 0 or at + size > len(records):
                 raise Rejected(f"record {number} of the batch is cut off")
             if _key_size(records, at) < 0:
@@ -29,19 +29,6 @@ def first_keyless(batch: RecordBatch) -> int | None:
 
 
 def _key_size(records: Buffer, at: int) -> int:
-    _timestamp, at = _varint(records, at + 1)  # behind the attributes
-    _offset, at = _varint(records, at)
-    return _varint(records, at)[0]
-
-
-def _varint(records: Buffer, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = records[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise Rejected("a number in the batch is too long")
+    _timestamp, at = read_varint(records, at + 1)  # behind the attributes
+    _offset, at = read_varint(records, at)
+    return read_varint(records, at)[0]
