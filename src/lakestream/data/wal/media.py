@@ -70,9 +70,8 @@ class SegmentFrames:
     async def store(self, extents: Sequence[Extent], sequence: int) -> None:
         async with self._turn:
             segment = await self._segment()
-            sequence = max(
-                sequence, segment.sequence + 1
-            )  # they may come here in another order than they were numbered
+            # They may come here in another order than they were numbered; in the file they count upwards.
+            sequence = max(sequence, segment.sequence + 1)
             frame = format.encode(
                 [extent.part() for extent in extents],
                 writer_id=self._writer_id,
