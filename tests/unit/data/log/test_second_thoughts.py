@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
+import pytest
 from tests.unit.data.brokers import QUICK, World, plain, read_all, sent
 
 from lakestream.data.log.claimer import Lane
@@ -137,18 +138,26 @@ async def test_a_segment_is_sound_whichever_frame_comes_first(world: World) -> N
         assert numbers == sorted(set(numbers))
 
 
-async def test_a_trim_beside_the_doctor_is_no_trouble(world: World) -> None:
-    partition, log = await world.log(), await world.broker()
+@pytest.mark.parametrize("before", [True, False], ids=["before it looks", "while it looks"])
+async def test_a_trim_and_a_sweep_beside_the_doctor_are_no_trouble(world: World, before: bool) -> None:
+    partition, log, sweeper = await world.log(), await world.broker(), world.sweeper()
     for number in range(5):
         await log.append(partition, plain(str(number)))
 
-    class TrimBeforeScan(Claims):
+    async def trim_and_sweep() -> None:
+        await world.move(log, partition, 3, sweeper)
+        await sweeper.sweep()
+
+    class Trimmed(Claims):
         async def scan(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+            if before:
+                await trim_and_sweep()
+                return await super().scan(*args, **kwargs)
             chain = await super().scan(*args, **kwargs)
-            await world.move(log, partition, 3)
+            await trim_and_sweep()
             return chain
 
     inspector = Inspector(world.server.client(), world.objects, None)
-    inspector._claims = TrimBeforeScan(world.server.client())
+    inspector._claims = Trimmed(world.server.client())
     health = await inspector.inspect(partition)
-    assert (health.offset_end, health.troubles) == (5, [])
+    assert (health.floor, health.offset_end, health.troubles) == (3, 5, [])
