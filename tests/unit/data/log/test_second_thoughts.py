@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 from tests.unit.data.brokers import QUICK, World, plain, read_all, sent
 
+from lakestream.data.log import rules
 from lakestream.data.log.claimer import Lane
 from lakestream.data.log.inspect import Inspector
 from lakestream.data.wal.buffer import Extent, Placed
@@ -161,3 +162,18 @@ async def test_a_trim_and_a_sweep_beside_the_doctor_are_no_trouble(world: World,
     inspector._claims = Trimmed(world.server.client())
     health = await inspector.inspect(partition)
     assert (health.floor, health.offset_end, health.troubles) == (3, 5, [])
+
+
+async def test_an_offset_by_time_passes_over_a_claim_that_came_too_late(world: World) -> None:
+    """Its bytes may have been swept."""
+    partition, log = await world.log(), await world.broker()
+    world.objects.gate.clear()
+    late = asyncio.create_task(log.append(partition, plain("late")))
+    await asyncio.sleep(0.02)
+    world.clock.ms += rules.STALE_AFTER_MS + 1
+    world.objects.gate.set()
+    assert (await late).offset_start == 1
+    await world.objects.delete([(await world.names())[0]])
+    found = await log.first_at(partition, 0)
+    assert found is not None
+    assert found.offset == 1
