@@ -1,24 +1,22 @@
 """A broker: a node that Kafka clients can reach, known to the others."""
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
 
 from lakestream.addresses import cannot_listen, parse_address, shown_address
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.registration import Registration
 from lakestream.coordination.retention import Retention
 from lakestream.data.log.sweeper import Sweeper
 from lakestream.errors import LakestreamError
-from lakestream.metadata.brokers import Broker, Brokers
+from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
-from lakestream.metadata.store import MetadataStore, Session
 from lakestream.model import PartitionId
 from lakestream.node import Node, open_node
 from lakestream.protocol.kafka import handlers  # noqa: F401 -- they enter themselves into the table
@@ -30,8 +28,6 @@ from lakestream.settings import Profile, Settings
 
 log = logging.getLogger(__name__)
 
-SESSION_MS: Final = 10_000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBroker:
@@ -39,7 +35,7 @@ class RunningBroker:
     services: Services
     server: KafkaServer
     counts: RequestCounts
-    registration: "Registration"
+    registration: Registration
     kafka: str
     """Where it listens."""
 
@@ -61,11 +57,14 @@ async def open_broker(
         opened.push_async_callback(server.stop)
         registration = Registration(node.stores.metadata, _advertised(settings, host, port))
         opened.push_async_callback(registration.close)
-        services = await _services(node, view, await registration.start(), settings, clock, ids)
-        retention = Retention(node.log, view, services.me.node_id, clock, services.settings.retention_round_ms)
+        await registration.start()
+        services = await _services(node, view, registration, settings, clock, ids)
+        retention = Retention(
+            node.log, view, lambda: registration.broker.node_id, clock, services.settings.retention_round_ms
+        )
         retention.start()
         opened.push_async_callback(retention.close)
-        sweeping = Sweeping(node.sweeper, view, services.me.node_id, settings.log.wal.sweep_interval_ms)
+        sweeping = Sweeping(node.sweeper, view, lambda: registration.broker.node_id, settings.log.wal.sweep_interval_ms)
         sweeping.start()
         opened.push_async_callback(sweeping.close)
         dispatcher = Dispatcher(services)
@@ -80,7 +79,9 @@ async def open_broker(
         )
 
 
-async def _services(node: Node, view: ClusterView, me: Broker, settings: Settings, clock: Clock, ids: Ids) -> Services:
+async def _services(
+    node: Node, view: ClusterView, registration: Registration, settings: Settings, clock: Clock, ids: Ids
+) -> Services:
     metadata = node.stores.metadata
     await view.look_at_brokers()
     cluster = Cluster(metadata, ids)
@@ -91,7 +92,7 @@ async def _services(node: Node, view: ClusterView, me: Broker, settings: Setting
         view=view,
         cluster=cluster,
         cluster_id=await cluster.id(),
-        me=me,
+        who=lambda: registration.broker,
         clock=clock,
         ids=ids,
         settings=BrokerSettings(default_partitions=settings.default_partitions),
@@ -102,7 +103,7 @@ class Sweeping:
     """Takes away what nobody claimed: the bytes of brokers that died between storing and claiming. One broker does it
     at a time, the first of those that live; two at once would do no harm."""
 
-    def __init__(self, sweeper: Sweeper, view: ClusterView, node_id: int, interval_ms: int) -> None:
+    def __init__(self, sweeper: Sweeper, view: ClusterView, node_id: Callable[[], int], interval_ms: int) -> None:
         self._sweeper = sweeper
         self._view = view
         self._node_id = node_id
@@ -120,54 +121,13 @@ class Sweeping:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._interval_ms / 1000)
-            if self._node_id != min((broker.node_id for broker in self._view.brokers), default=self._node_id):
+            mine = self._node_id()
+            if mine != min((broker.node_id for broker in self._view.brokers), default=mine):
                 continue
             try:
                 await self._sweeper.sweep()
             except LakestreamError as error:
                 log.warning("broker.not_swept error=%s", error)
-
-
-class Registration:
-    """This broker's ephemeral record, renewed under a new session if the old one was lost."""
-
-    def __init__(self, metadata: MetadataStore, broker: Broker) -> None:
-        self._metadata = metadata
-        self._broker = broker
-        self._session: Session | None = None
-        self._keeping: asyncio.Task[None] | None = None
-
-    async def start(self) -> Broker:
-        await self._register()
-        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name="broker.registration")
-        return self._broker
-
-    @property
-    def holds(self) -> bool:
-        """Others can see this broker."""
-        return self._session is not None and not self._session.lost
-
-    async def close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-        if self._session is not None:
-            with contextlib.suppress(LakestreamError):
-                await self._session.close()
-
-    async def _register(self) -> None:
-        self._session = await self._metadata.session(SESSION_MS)
-        self._broker = await Brokers(self._metadata).register(self._broker, self._session)
-
-    async def _keep(self) -> None:
-        while True:
-            assert self._session is not None
-            await self._session.wait_lost()
-            log.warning("broker.session_lost node=%d", self._broker.node_id)
-            try:
-                await self._register()
-            except LakestreamError as error:
-                log.warning("broker.not_registered error=%s", error)
-                await asyncio.sleep(1)
 
 
 class _Profiles:

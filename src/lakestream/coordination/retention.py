@@ -8,7 +8,7 @@ What has left the chain for the table is not counted and has no say: retention w
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
@@ -58,7 +58,7 @@ def size_of(claim: Claim) -> int:
 class Retention:
     """Looks at a few partitions per tick, and at each of them once per round."""
 
-    def __init__(self, logs: Log, view: ClusterView, node_id: int, clock: Clock, round_ms: int) -> None:
+    def __init__(self, logs: Log, view: ClusterView, node_id: Callable[[], int], clock: Clock, round_ms: int) -> None:
         self._log = logs
         self._view = view
         self._node_id = node_id
@@ -88,7 +88,7 @@ class Retention:
 
     def is_mine(self, partition: PartitionId) -> bool:
         brokers = self._view.brokers
-        return not brokers or placement.chosen(str(partition), brokers).node_id == self._node_id
+        return not brokers or placement.chosen(str(partition), brokers).node_id == self._node_id()
 
     async def _expire(self, partition: PartitionId) -> None:
         try:

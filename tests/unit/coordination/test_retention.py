@@ -11,7 +11,7 @@ from lakestream.batch import RecordBatch
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.retention import Retention, too_much, too_old
 from lakestream.data.log.log import Log
-from lakestream.metadata.brokers import Broker, Brokers
+from lakestream.metadata.brokers import Broker, Brokers, Registered
 from lakestream.metadata.claims import BatchInfo, Claim, Dated, Medium
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
@@ -61,12 +61,13 @@ class Keeper:
 
     def __init__(self, world: World, log: Log, view: ClusterView, node_id: int, round_ms: int) -> None:
         self.world, self.log, self.view = world, log, view
-        self.retention = Retention(log, view, node_id, world.clock, round_ms)
+        self.retention = Retention(log, view, lambda: node_id, world.clock, round_ms)
 
     @classmethod
     async def open(cls, world: World, node_id: int = 0, round_ms: int = 10) -> "Keeper":
         metadata = world.server.client()
-        await Brokers(metadata).register(Broker(node_id, "host", 1), await metadata.session(60_000))
+        new = Registered(Broker(node_id, "host", 1), None)
+        await Brokers(metadata).register(new, await metadata.session(60_000))
         view = ClusterView(metadata)
         await view.start()
         return cls(world, await world.broker(), view, node_id, round_ms)

@@ -1,5 +1,6 @@
 """What handlers work with: the parts of a broker that a request may need."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lakestream.clock import Clock, Ids
@@ -27,7 +28,12 @@ class Services:
     view: ClusterView
     cluster: Cluster
     cluster_id: str
-    me: Broker
+    who: Callable[[], Broker]
     clock: Clock
     ids: Ids
     settings: BrokerSettings
+
+    @property
+    def me(self) -> Broker:
+        """This broker as it is registered now: its node id may have changed since the last look."""
+        return self.who()

@@ -5,7 +5,7 @@ from typing import Any
 from tests.unit.data.brokers import World
 
 from lakestream.coordination.cluster import ClusterView
-from lakestream.metadata.brokers import Broker, Brokers
+from lakestream.metadata.brokers import Broker, Brokers, Registered
 from lakestream.metadata.cluster import Cluster
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka import codec, handlers  # noqa: F401 -- they enter themselves into the table
@@ -29,9 +29,8 @@ class Serving:
     @classmethod
     async def open(cls, world: World, node_id: int = 0, zone: str = "", **settings: Any) -> "Serving":
         metadata = world.server.client()
-        me = await Brokers(metadata).register(
-            Broker(node_id, "127.0.0.1", 9092 + node_id, zone), await metadata.session(60_000)
-        )
+        new = Registered(Broker(node_id, "127.0.0.1", 9092 + node_id, zone), None)
+        me = await Brokers(metadata).register(new, await metadata.session(60_000))
         view = ClusterView(metadata)
         await view.start()
         cluster = Cluster(metadata, world.ids)
@@ -42,7 +41,7 @@ class Serving:
             view=view,
             cluster=cluster,
             cluster_id=await cluster.id(),
-            me=me,
+            who=lambda: me.broker,
             clock=world.clock,
             ids=world.ids,
             settings=BrokerSettings(**settings),
