@@ -11,11 +11,17 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from benchmarks.log.report import Row, page, report, table, write
-from benchmarks.log.stage import set_up
+from benchmarks.common.report import Row, Subject, page, report, table, write
+from benchmarks.common.stage import set_up
 from lakestream import collector
 
 NAMES = ("append-disk", "append-s3", "reads", "claims", "partitions", "memory", "opening", "latency")
+ABOUT = Subject(
+    "log",
+    "The log's costs",
+    "Throughput ratios are medians over pairs of runs, ours and the peer's by turns. CPU is that of this whole process,"
+    " load generator included.",
+)
 
 
 def main() -> int:
@@ -33,8 +39,8 @@ def main() -> int:
             print("\n".join(table(rows)))
         return 0
     found = report([row for name in NAMES for row in _in_own_process(name, options.quick)], options.quick)
-    write(found)
-    print(page(found))
+    write(found, ABOUT)
+    print(page(found, ABOUT))
     return 0
 
 

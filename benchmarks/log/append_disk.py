@@ -5,10 +5,11 @@ import os
 import statistics
 from pathlib import Path
 
+from benchmarks.common.measure import Run, evict, in_turns, measured, median, warm_memory
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.measure import Run, evict, in_turns, measured, median, warm_memory
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, log_on_disk, make_logs
+from benchmarks.log.stage import log_on_disk, make_logs
 from lakestream.model import KiB, MiB
 
 PARTITIONS = 64

@@ -6,10 +6,11 @@ import statistics
 
 import obstore
 
+from benchmarks.common.measure import Run, evict, in_turns, measured, median, warm_memory
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.measure import Run, evict, in_turns, measured, median, warm_memory
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, bucket, log_on_bucket, make_logs
+from benchmarks.log.stage import bucket, log_on_bucket, make_logs
 from lakestream.model import KiB, MiB
 from lakestream.settings import WalSettings
 

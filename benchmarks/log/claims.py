@@ -5,9 +5,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from benchmarks.log.measure import Run, alone, measured, median, percentile
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, make_logs, oxia, sqlite
+from benchmarks.common.measure import Run, alone, measured, median, percentile
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
+from benchmarks.log.stage import make_logs, oxia, sqlite
 from lakestream.metadata.claims import BatchInfo, Claim, Claimed, Claims, Medium
 from lakestream.metadata.store import MetadataStore
 from lakestream.model import PartitionId

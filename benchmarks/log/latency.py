@@ -3,10 +3,11 @@
 import asyncio
 import time
 
+from benchmarks.common.measure import measured, percentile
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.measure import measured, percentile
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, log_on_disk, make_logs
+from benchmarks.log.stage import log_on_disk, make_logs
 from lakestream.batch import RecordBatch
 from lakestream.data.log.log import Log
 from lakestream.model import KiB, PartitionId

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from benchmarks.common.measure import resident_bytes
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.measure import resident_bytes
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, log_on_disk, make_logs
+from benchmarks.log.stage import log_on_disk, make_logs
 from lakestream.model import KiB, MiB
 from lakestream.settings import LogSettings
 

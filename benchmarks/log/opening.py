@@ -2,10 +2,11 @@
 
 import time
 
+from benchmarks.common.measure import Run, alone, evict, measured, median
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.measure import Run, alone, evict, measured, median
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, log_on_disk, make_logs
+from benchmarks.log.stage import log_on_disk, make_logs
 from lakestream.batch import RecordBatch
 from lakestream.model import KiB
 from lakestream.settings import LogSettings

@@ -1,10 +1,11 @@
 """What a batch of 1 KiB costs when 1, 100 or 5,000 partitions are written at the same time."""
 
+from benchmarks.common.measure import Run, alone, measured, median
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
 from benchmarks.log import load
 from benchmarks.log.load import IN_FLIGHT
-from benchmarks.log.measure import Run, alone, measured, median
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, bucket, log_on_bucket, log_on_disk, make_logs
+from benchmarks.log.stage import bucket, log_on_bucket, log_on_disk, make_logs
 from lakestream.data.log.log import Log
 from lakestream.metadata.store import MetadataStore
 from lakestream.model import KiB

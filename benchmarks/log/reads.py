@@ -9,11 +9,12 @@ from pathlib import Path
 
 import obstore
 
+from benchmarks.common.measure import Pairs, Run, alone, evict, in_turns, measured, median, warm_memory
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.measure import Pairs, Run, alone, evict, in_turns, measured, median, warm_memory
 from benchmarks.log.noted import Gets, turn
-from benchmarks.log.report import Row, row
-from benchmarks.log.stage import Stage, bucket, log_on_bucket, log_on_disk, make_logs
+from benchmarks.log.stage import bucket, log_on_bucket, log_on_disk, make_logs
 from lakestream.data.log.log import Log
 from lakestream.data.wal.segments import READ_THREADS
 from lakestream.model import Buffer, KiB, MiB, PartitionId, Span

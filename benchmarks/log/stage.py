@@ -1,13 +1,9 @@
-"""What a benchmark runs on: folders on a real disk, logs over real stores."""
+"""What a benchmark of the log runs on: logs over real stores."""
 
 import asyncio
-import itertools
-import os
 import random
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,34 +25,6 @@ from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.remote import client_options, no_retries
 from lakestream.storage.retrying import Retrying, RetrySettings
 from lakestream.testing.servers import oxia_standalone, s3_server
-
-_counter = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    folder: Path
-    quick: bool
-
-    @property
-    def times(self) -> int:
-        return 2 if self.quick else 5
-
-    def fresh(self) -> Path:
-        """A new folder."""
-        path = self.folder / f"{next(_counter)}"
-        path.mkdir()
-        return path
-
-
-@contextmanager
-def set_up(quick: bool) -> Iterator[Stage]:
-    """Under BENCH_DIR, or where temporary files go; it must be a disk, or there is nothing to measure."""
-    folder = Path(tempfile.mkdtemp(prefix="lakestream-bench-", dir=os.environ.get("BENCH_DIR")))
-    try:
-        yield Stage(folder, quick)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @asynccontextmanager

@@ -7,11 +7,11 @@ number of times; if none is quiet, the noisy ones count and the result says so.
 import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from lakestream.model import MiB
 
@@ -24,7 +24,7 @@ class Cost:
     """Filled in when the `measured` block is left."""
 
     seconds: float = 0.0
-    cpu_s: float = 0.0  # this process, all its threads
+    cpu_s: float = 0.0  # this process with all its threads, or the server that was asked about
     foreign_cores: float = 0.0  # everything on the machine that is neither this process nor one that it started
 
     @property
@@ -33,16 +33,17 @@ class Cost:
 
 
 @contextmanager
-def measured() -> Iterator[Cost]:
+def measured(server: int | None = None) -> Iterator[Cost]:
+    """CPU is this process's, or that of the server with this process id and all that it started."""
     cost = Cost()
-    machine_s, family_s = _machine_cpu_s(), _family_cpu_s()
-    cpu_s, start_s = time.process_time(), time.perf_counter()
+    machine_s, family_s = _machine_cpu_s(), family_cpu_s(os.getpid())
+    cpu_s, start_s = _cpu_s(server), time.perf_counter()
     try:
         yield cost
     finally:
         cost.seconds = time.perf_counter() - start_s
-        cost.cpu_s = time.process_time() - cpu_s
-        others_s = (_machine_cpu_s() - machine_s) - (_family_cpu_s() - family_s)
+        cost.cpu_s = _cpu_s(server) - cpu_s
+        others_s = (_machine_cpu_s() - machine_s) - (family_cpu_s(os.getpid()) - family_s)
         cost.foreign_cores = max(0.0, others_s) / cost.seconds
 
 
@@ -76,40 +77,39 @@ class Pairs:
         return statistics.median(our.per_s / peer.per_s for our, peer in zip(self.ours, self.peers, strict=True))
 
 
+R = TypeVar("R", bound=Run)
 Work = Callable[[], Awaitable[Run]]
 
 
 async def in_turns(ours: Work, peer: Work, times: int) -> Pairs:
-    """`times` pairs, quiet ones if they can be had with as many tries again. The first pair only warms up."""
+    """`times` pairs, by turns. The first pair only warms up."""
     await ours(), await peer()
-    pairs: list[tuple[Run, Run]] = []
-    for _ in range(2 * times):
-        pairs.append((await ours(), await peer()))
-        if sum(map(_is_quiet, pairs)) == times:
-            break
-    quiet = [pair for pair in pairs if _is_quiet(pair)]
-    chosen = quiet if len(quiet) == times else sorted(pairs, key=_foreign)[:times]
-    return Pairs([our for our, _ in chosen], [theirs for _, theirs in chosen], len(quiet) == times)
+    rounds, quiet = await by_turns((ours, peer), times)
+    return Pairs([our for our, _ in rounds], [theirs for _, theirs in rounds], quiet)
 
 
 async def alone(work: Work, times: int) -> tuple[list[Run], bool]:
     """The same without a peer: the runs, and whether all were quiet."""
-    runs: list[Run] = []
+    rounds, quiet = await by_turns((work,), times)
+    return [run for (run,) in rounds], quiet
+
+
+async def by_turns(works: Sequence[Callable[[], Awaitable[R]]], times: int) -> tuple[list[tuple[R, ...]], bool]:
+    """`times` rounds of all of them, quiet ones if they can be had with as many tries again; whether all were quiet."""
+    rounds: list[tuple[R, ...]] = []
     for _ in range(2 * times):
-        runs.append(await work())
-        if sum(run.cost.is_quiet for run in runs) == times:
+        rounds.append(tuple([await work() for work in works]))
+        if sum(map(_is_quiet, rounds)) == times:
             break
-    quiet = [run for run in runs if run.cost.is_quiet]
-    if len(quiet) == times:
-        return quiet, True
-    return sorted(runs, key=lambda run: run.cost.foreign_cores)[:times], False
+    quiet = [runs for runs in rounds if _is_quiet(runs)]
+    return (quiet, True) if len(quiet) == times else (sorted(rounds, key=_foreign)[:times], False)
 
 
-def median(runs: list[Run], of: Callable[[Run], float]) -> float:
+def median(runs: Iterable[R], of: Callable[[R], float]) -> float:
     return statistics.median(map(of, runs))
 
 
-def percentile(sorted_values: list[float], share: float) -> float:
+def percentile(sorted_values: Sequence[float], share: float) -> float:
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
 
 
@@ -147,12 +147,30 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _is_quiet(pair: tuple[Run, Run]) -> bool:
-    return all(run.cost.is_quiet for run in pair)
+def family(ancestor: int) -> list[int]:
+    """This process and all that descend from it."""
+    parents = {pid: int(fields[1]) for pid, fields in _processes().items()}
+    return [pid for pid in parents if _descends(pid, ancestor, parents)]
 
 
-def _foreign(pair: tuple[Run, Run]) -> float:
-    return sum(run.cost.foreign_cores for run in pair)
+def family_cpu_s(ancestor: int) -> float:
+    """User and system time of a process, all that descend from it, and those of them that have ended."""
+    processes = _processes()
+    parents = {pid: int(fields[1]) for pid, fields in processes.items()}
+    ticks = (sum(map(int, processes[pid][11:15])) for pid in parents if _descends(pid, ancestor, parents))
+    return _TICK_S * sum(ticks)
+
+
+def _cpu_s(server: int | None) -> float:
+    return time.process_time() if server is None else family_cpu_s(server)
+
+
+def _is_quiet(runs: Sequence[Run]) -> bool:
+    return all(run.cost.is_quiet for run in runs)
+
+
+def _foreign(runs: Sequence[Run]) -> float:
+    return sum(run.cost.foreign_cores for run in runs)
 
 
 def _machine_cpu_s() -> float:
@@ -161,20 +179,14 @@ def _machine_cpu_s() -> float:
     return (user + nice + system + irq + softirq + steal) * _TICK_S
 
 
-def _family_cpu_s() -> float:
-    """Of this process and all that descend from it."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+def _processes() -> dict[int, list[str]]:
+    """By id, the fields of their `stat` from the third on."""
+    found: dict[int, list[str]] = {}
     for folder in Path("/proc").iterdir():
-        if not folder.name.isdecimal():
-            continue
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # gone meanwhile
-        parents[int(folder.name)] = int(fields[1])
-        ticks[int(folder.name)] = sum(map(int, fields[11:15]))
-    return _TICK_S * sum(ticks[pid] for pid in ticks if _descends(pid, os.getpid(), parents))
+        if folder.name.isdecimal():
+            with suppress(OSError):  # gone meanwhile
+                found[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
+    return found
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:

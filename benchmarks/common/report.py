@@ -5,11 +5,23 @@ import platform
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 RESULTS = Path(__file__).parent.parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a page is about."""
+
+    name: str
+    """Of its files, and of `make bench-{name}`."""
+    title: str
+    how: str
+    """How it was measured, in a few sentences for whoever reads the table."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +39,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = True
     """False: others used the machine meanwhile."""
     note: str = ""
+    commit: str = ""
+    """Where it was measured, if not where the rest of the page was."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,25 +102,31 @@ def report(rows: list[Row], quick: bool) -> Report:
     )
 
 
-def write(found: Report, folder: Path = RESULTS) -> None:
+def write(found: Report, about: Subject, folder: Path = RESULTS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "log.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
-    (folder / "log.md").write_text(page(found))
+    json = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    (folder / f"{about.name}.json").write_bytes(json)
+    (folder / f"{about.name}.md").write_text(page(found, about))
 
 
-def page(found: Report) -> str:
+def written(about: Subject, folder: Path = RESULTS) -> Report | None:
+    """What the last run wrote."""
+    path = folder / f"{about.name}.json"
+    return msgspec.json.decode(path.read_bytes(), type=Report) if path.exists() else None
+
+
+def page(found: Report, about: Subject) -> str:
     missed = sum(row.met is False for row in found.rows)
     asked = sum(row.met is not None for row in found.rows)
     return "\n".join(
         [
-            "# The log's costs",
+            f"# {about.title}",
             "",
-            f"`make bench-log` at {found.commit} on {found.date}: "
+            f"`make bench-{about.name}` at {found.commit} on {found.date}: "
             f"Python {found.python}, {found.cpu}, {found.cores} cores"
             + (", quick" if found.quick else "")
             + f". {asked - missed} of {asked} bars met.",
-            "Throughput ratios are medians over pairs of runs, ours and the peer's by turns. CPU is that of this whole"
-            " process, load generator included.",
+            about.how,
             "`~` marks rows during which others used more than a quarter of a core.",
             "",
             *table(found.rows),
@@ -123,7 +143,8 @@ def table(rows: Sequence[Row]) -> list[str]:
         met = {None: "", True: "yes", False: "**no**"}[found.met]
         loud = "" if found.quiet else " ~"
         ours = f"{_figure(found.ours)} {found.unit}{loud}"
-        lines.append(f"| {found.what} | {ours} | {peer} | {ratio} | {found.bar} | {met} | {found.note} |")
+        note = "; ".join(filter(None, [found.note, found.commit and f"at {found.commit}"]))
+        lines.append(f"| {found.what} | {ours} | {peer} | {ratio} | {found.bar} | {met} | {note} |")
     return lines
 
 
@@ -137,7 +158,7 @@ def _commit() -> str:
     def git(*args: str) -> str:
         return subprocess.run(["git", *args], capture_output=True, text=True, cwd=RESULTS.parent).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", ":/src", ":/benchmarks/log")
+    changed = git("status", "--porcelain", "--", ":/src", ":/benchmarks/*.py")
     return (git("rev-parse", "--short", "HEAD") or "no commit") + ("+" if changed else "")
 
 
