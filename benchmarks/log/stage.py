@@ -1,6 +1,5 @@
 """What a benchmark of the log runs on: logs over real stores."""
 
-import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -129,5 +128,5 @@ async def log_on_bucket(
 async def make_logs(metadata: MetadataStore, count: int) -> list[PartitionId]:
     claims, topic_id = Claims(metadata), RandomIds().new()
     partitions = [PartitionId(topic_id, number) for number in range(count)]
-    await asyncio.gather(*(claims.make_log(partition) for partition in partitions))
+    await claims.make_logs(partitions)
     return partitions

@@ -3,8 +3,9 @@
 Below: store.py, keys.py.  Above: data/log, which decides what a chain means.  Nothing is decided here.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -12,11 +13,15 @@ import msgspec
 
 from lakestream.errors import Conflict, Corrupt, Missing, Unavailable
 from lakestream.metadata import keys
-from lakestream.metadata.store import ABSENT, Create, Created, Key, MetadataStore, Record, put_one
+from lakestream.metadata.store import ABSENT, Create, Created, Key, MetadataStore, Put, Record, Stored, put_one
 from lakestream.model import PartitionId
 
 END_OF_TIME: Final = 2**63 - 1
 """The floor of a log that is being deleted: no offset is above it."""
+
+LOGS_MADE_TOGETHER: Final = 1_000
+LOGS_BURIED_TOGETHER: Final = 256
+"""A topic may have very many: they share round trips, and leave room for others in between."""
 
 NO_PRODUCER: Final = -1
 NO_TRANSACTION: Final = -1
@@ -192,14 +197,24 @@ class Claims:
         """Forward only."""
         await self._raise(keys.table_end_key(partition), offset, f"table end of {partition}")
 
-    async def make_log(self, partition: PartitionId) -> None:
-        """A log exists from the moment that it has a floor. Made twice, it is made once."""
-        for key in (keys.table_end_key(partition), keys.floor_key(partition)):
-            with contextlib.suppress(Conflict):
-                await put_one(self._store, key, b"0", ABSENT)
+    async def make_logs(self, partitions: Sequence[PartitionId]) -> None:
+        """A log exists from the moment that it has a floor, its last key. Made twice, it is made once."""
+        for some in _chunks(partitions, LOGS_MADE_TOGETHER):
+            for key_of in (keys.table_end_key, keys.floor_key):
+                answers = await self._store.put([Put(key_of(partition), b"0", ABSENT) for partition in some])
+                for answer in answers:
+                    if not isinstance(answer, Stored | Conflict):
+                        raise answer
+
+    async def bury_logs(self, partitions: Sequence[PartitionId]) -> None:
+        """Delete logs: first nobody may append, then the records go, the floor last. Safe to repeat after a crash."""
+        for some in _chunks(partitions, LOGS_BURIED_TOGETHER):
+            ends = await asyncio.gather(*map(self.bury_log, some), return_exceptions=True)
+            for error in ends:
+                if error is not None:
+                    raise error
 
     async def bury_log(self, partition: PartitionId) -> None:
-        """Delete a log: first nobody may append, then the records go, the floor last. Safe to repeat after a crash."""
         try:
             await self.raise_floor(partition, END_OF_TIME)
         except Missing:
@@ -222,6 +237,10 @@ class Claims:
             except Conflict:
                 continue  # somebody else raised it: look how far
             return
+
+
+def _chunks(partitions: Sequence[PartitionId], size: int) -> Iterator[Sequence[PartitionId]]:
+    return (partitions[start : start + size] for start in range(0, len(partitions), size))
 
 
 def _floor(record: Record | None) -> int | None:

@@ -35,14 +35,15 @@ class Topics:
 
     async def create(self, name: str, topic: Topic) -> Topic:
         """Conflict if the name is taken. The topic's id must be new."""
-        for partition in topic.partitions():
-            await self._claims.make_log(partition)
+        taken = Conflict(f"topic {name} exists already")
+        if await self._store.get(keys.topic_key(name)) is not None:
+            raise taken  # before thousands of logs are made and buried in vain
+        await self._claims.make_logs(topic.partitions())
         try:
             await put_one(self._store, keys.topic_key(name), _encode(topic), ABSENT)
         except Conflict:
-            for partition in topic.partitions():
-                await self._claims.bury_log(partition)
-            raise Conflict(f"topic {name} exists already") from None
+            await self._claims.bury_logs(topic.partitions())
+            raise taken from None
         return topic
 
     async def get(self, name: str) -> Topic:
@@ -80,8 +81,7 @@ class Topics:
         while True:
             record = await self._store.get(keys.topic_key(name), confirmed=True)
             if made and (record is None or _topic(record).topic_id != made[0].topic_id):
-                for partition in made:  # deleted meanwhile, by somebody who did not know of these
-                    await self._claims.bury_log(partition)
+                await self._claims.bury_logs(made)  # deleted meanwhile, by somebody who did not know of these
             if record is None:
                 raise Missing(f"there is no topic {name}")
             topic = _topic(record)
@@ -89,8 +89,7 @@ class Topics:
                 raise Rejected(f"topic {name} has {topic.partition_count} partitions already")
             grown = msgspec.structs.replace(topic, partition_count=partition_count)
             made = grown.partitions()[topic.partition_count :]
-            for partition in made:
-                await self._claims.make_log(partition)
+            await self._claims.make_logs(made)
             try:
                 await put_one(self._store, keys.topic_key(name), _encode(grown), record.version)
             except Conflict:
@@ -101,8 +100,7 @@ class Topics:
         """Its records are gone for readers and writers at once; the sweeper takes the bytes."""
         while True:
             topic = _topic(record := await self._found(name))
-            for partition in topic.partitions():
-                await self._claims.bury_log(partition)
+            await self._claims.bury_logs(topic.partitions())
             try:
                 await self._store.delete(keys.topic_key(name), record.version)
             except Conflict:

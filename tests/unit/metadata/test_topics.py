@@ -82,6 +82,55 @@ async def test_a_deletion_that_died_is_finished_by_the_next(server: MemoryServer
     assert left == []
 
 
+class Counting(MemoryStore):
+    """How often it is called for a write, and what for."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.puts = 0
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        self.puts += 1
+        return await super().put(puts)
+
+
+async def test_very_many_logs_are_made_in_few_round_trips(server: MemoryServer) -> None:
+    store = Counting(server)
+    topic = await Topics(store).create("orders", Topic("id", 5_000))
+    assert store.puts <= 11
+    grown = await Topics(store).grow("orders", 9_000)
+    assert store.puts <= 20
+    claims = Claims(store)
+    last = grown.partitions()[-1]
+    assert [await claims.floor(last), await claims.table_end(last)] == [0, 0]
+    assert topic.topic_id == grown.topic_id
+    await Topics(store).delete("orders")
+    assert [path for path in server._entries if "id" in path] == []
+
+
+async def test_a_name_that_is_taken_makes_no_logs(server: MemoryServer, topics: Topics) -> None:
+    await topics.create("orders", Topic("one", 1))
+    store = Counting(server)
+    with pytest.raises(Conflict, match="topic orders exists already"):
+        await Topics(store).create("orders", Topic("two", 1_000))
+    assert store.puts == 0
+
+
+class Forgetful(MemoryStore):
+    """One of many puts gets no answer."""
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        answers = await super().put(puts)
+        return [*answers[:-1], Unavailable("no answer")] if len(puts) > 1 else answers
+
+
+async def test_a_topic_whose_logs_are_not_all_made_does_not_exist(server: MemoryServer, topics: Topics) -> None:
+    with pytest.raises(Unavailable):
+        await Topics(Forgetful(server)).create("orders", Topic("id", 3))
+    with pytest.raises(Missing):
+        await topics.get("orders")
+
+
 async def test_a_damaged_record_is_corrupt_and_named(server: MemoryServer, topics: Topics) -> None:
     await put_one(server.client(), keys.topic_key("orders"), b"\xff{")
     with pytest.raises(Corrupt, match="metadata record /topics/orders is not a topic"):
