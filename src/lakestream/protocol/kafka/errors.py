@@ -1,5 +1,6 @@
 """Kafka's error codes, and which of them our error kinds become. The wire code is chosen here, once."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -67,11 +68,11 @@ class KafkaError(errors.Rejected):
 
 
 class InvalidRecord(KafkaError):
-    """One record of a batch is why the whole batch is refused."""
+    """Some records of a batch are why the whole batch is refused. `numbers`: their places in it."""
 
-    def __init__(self, number: int, message: str) -> None:
+    def __init__(self, numbers: Sequence[int], message: str) -> None:
         super().__init__(Code.INVALID_RECORD, message)
-        self.number = number
+        self.numbers = numbers
 
 
 def code_of(error: errors.LakestreamError) -> Code:

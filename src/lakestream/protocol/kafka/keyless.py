@@ -9,8 +9,9 @@ from lakestream.errors import Rejected
 from lakestream.model import Buffer
 
 
-def first_keyless(batch: RecordBatch) -> int | None:
-    """The place in the batch of the first record without a key. Rejected: the records cannot be read."""
+def keyless(batch: RecordBatch) -> list[int]:
+    """The places in the batch of the records without a key. Rejected: the records cannot be read."""
+    found = []
     records: Buffer = memoryview(batch.data)[HEADER_SIZE:]
     if batch.compression != "none":
         records = decompressed(records, batch.compression)
@@ -21,11 +22,11 @@ def first_keyless(batch: RecordBatch) -> int | None:
             if size < 0 or at + size > len(records):
                 raise Rejected(f"record {number} of the batch is cut off")
             if _key_size(records, at) < 0:
-                return number
+                found.append(number)
             at += size
     except IndexError:
         raise Rejected("the records of the batch are cut off") from None
-    return None
+    return found
 
 
 def _key_size(records: Buffer, at: int) -> int:

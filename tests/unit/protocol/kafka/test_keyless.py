@@ -11,7 +11,7 @@ from tests.unit.protocol.kafka.serving import Serving
 from lakestream.batch import CODECS, HEADER_SIZE, RecordBatch, build
 from lakestream.compression import compressed
 from lakestream.errors import Rejected
-from lakestream.protocol.kafka.keyless import first_keyless
+from lakestream.protocol.kafka.keyless import keyless
 from lakestream.testing.batches import make_batch
 
 
@@ -43,15 +43,15 @@ async def serving() -> AsyncIterator[Serving]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_first_record_without_a_key_is_found(codec: str) -> None:
-    assert first_keyless(RecordBatch.parse(batch_of(b"a", b"", b"c", codec=codec))) is None
-    assert first_keyless(RecordBatch.parse(batch_of(b"a", None, b"c", None, codec=codec))) == 1
+def test_the_records_without_a_key_are_found(codec: str) -> None:
+    assert keyless(RecordBatch.parse(batch_of(b"a", b"", b"c", codec=codec))) == []
+    assert keyless(RecordBatch.parse(batch_of(b"a", None, b"c", None, codec=codec))) == [1, 3]
 
 
 @pytest.mark.parametrize("records", [b"", b"\x02", b"\xff" * 12, struct.pack("B", 200), b"\x0e\0\0"])
 def test_records_that_cannot_be_read_are_refused(records: bytes) -> None:
     with pytest.raises(Rejected):
-        first_keyless(RecordBatch.parse(rebuilt(records, 1)))
+        keyless(RecordBatch.parse(rebuilt(records, 1)))
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -59,10 +59,10 @@ def test_records_that_cannot_be_read_are_refused(records: bytes) -> None:
 async def test_a_compacted_topic_refuses_it(serving: Serving, codec: str, policy: str) -> None:
     await serving.topic(cleanup_policy=policy)
     assert (await serving.send("t", batch_of(b"a", b"b", codec=codec))).error_code == 0
-    refused = await serving.send("t", batch_of(b"a", b"b", None, codec=codec))
+    refused = await serving.send("t", batch_of(b"a", b"b", None, b"d", None, codec=codec))
     assert (refused.error_code, refused.base_offset) == (87, -1)
     assert refused.error_message == "a record in a compacted topic needs a key, and record 2 of the batch has none"
-    assert [error.batch_index for error in refused.record_errors] == [2]
+    assert [error.batch_index for error in refused.record_errors] == [2, 4]
     assert await serving.offset("t", -1) == 2
 
 

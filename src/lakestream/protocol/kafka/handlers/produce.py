@@ -19,7 +19,7 @@ from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Unava
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError, code_of
-from lakestream.protocol.kafka.keyless import first_keyless
+from lakestream.protocol.kafka.keyless import keyless
 from lakestream.protocol.kafka.produce_request import PartitionData, ProduceRequest, TopicData
 from lakestream.protocol.kafka.rewrite import needs_rewriting, rewritten
 from lakestream.protocol.kafka.server import CloseConnection
@@ -112,12 +112,12 @@ async def _checked(
 
 async def _check_keys(batch: RecordBatch) -> None:
     try:
-        number = await asyncio.to_thread(first_keyless, batch)
+        numbers = await asyncio.to_thread(keyless, batch)
     except Rejected as error:
         raise KafkaError(Code.INVALID_RECORD, str(error)) from error
-    if number is not None:
+    if numbers:
         why = "a record in a compacted topic needs a key"
-        raise InvalidRecord(number, f"{why}, and record {number} of the batch has none")
+        raise InvalidRecord(numbers, f"{why}, and record {numbers[0]} of the batch has none")
 
 
 def _check_time(batch: RecordBatch, settings: TopicSettings, now_ms: int) -> None:
@@ -190,4 +190,5 @@ def _answer(part: Part) -> dict[str, Any]:
 def _record_errors(error: LakestreamError) -> list[dict[str, Any]]:
     if not isinstance(error, InvalidRecord):
         return []
-    return [{"batch_index": error.number, "batch_index_error_message": describe(error)}]
+    # All of them, as Kafka does: clients tell each record whether it or another one was the reason.
+    return [{"batch_index": number, "batch_index_error_message": None} for number in error.numbers]
