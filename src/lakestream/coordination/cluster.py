@@ -11,6 +11,7 @@ from typing import Final
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata import keys
 from lakestream.metadata.brokers import Broker, Brokers
+from lakestream.metadata.claims import Claims
 from lakestream.metadata.store import MetadataStore
 from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import PartitionId
@@ -18,6 +19,7 @@ from lakestream.model import PartitionId
 log = logging.getLogger(__name__)
 
 FEED_RETRY_MS: Final = 200
+GONE_IDS_MAX: Final = 10_000
 
 
 class ClusterView:
@@ -25,8 +27,10 @@ class ClusterView:
         self._store = store
         self._topics = Topics(store)
         self._brokers = Brokers(store)
+        self._claims = Claims(store)
         self._by_name: dict[str, Topic] = {}
         self._names: dict[str, str] = {}  # by topic id
+        self._gone_ids: dict[str, None] = {}  # asked for, and nobody's; the oldest first
         self.brokers: list[Broker] = []
         self.version = 0
         """Changes with every change of topics or brokers: what was built from them is then built anew."""
@@ -74,13 +78,28 @@ class ClusterView:
         return PartitionId(topic.topic_id, number)
 
     async def name_of_id(self, topic_id: str) -> str:
-        """Missing: no topic has that id (any more)."""
-        if topic_id not in self._names:
-            await self.look_at_topics()
+        """Missing: no topic has that id (any more), for certain."""
         name = self._names.get(topic_id)
+        if name is None and await self._may_exist(topic_id):
+            self._put(await self._topics.all(confirmed=True))
+            name = self._names.get(topic_id)
         if name is None:
             raise Missing(f"no topic has the id {topic_id}")
         return name
+
+    async def _may_exist(self, topic_id: str) -> bool:
+        """A topic has logs before it has its name: one small read, where a look at all topics may be a large one.
+
+        Ids are never used again, so one that nobody has is remembered: clients with an old one ask again and again.
+        """
+        if topic_id in self._gone_ids:
+            return False
+        if await self._claims.floor(PartitionId(topic_id, 0)) is not None:
+            return True
+        self._gone_ids[topic_id] = None
+        if len(self._gone_ids) > GONE_IDS_MAX:
+            del self._gone_ids[next(iter(self._gone_ids))]
+        return False
 
     def learn(self, name: str, topic: Topic) -> None:
         self._put({**self._by_name, name: topic})

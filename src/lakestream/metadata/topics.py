@@ -54,8 +54,9 @@ class Topics:
             raise Missing(f"there is no topic {name}")
         return _topic(record)
 
-    async def all(self) -> dict[str, Topic]:
-        return {record.name: _topic(record) for record in (await self._store.scan(keys.TOPICS)).records}
+    async def all(self, *, confirmed: bool = False) -> dict[str, Topic]:
+        scanned = await self._store.scan(keys.TOPICS, confirmed=confirmed)
+        return {record.name: _topic(record) for record in scanned.records}
 
     async def set(self, name: str, settings: dict[str, str]) -> Topic:
         """Replace a topic's settings; Conflict if it changed meanwhile."""
@@ -96,10 +97,14 @@ class Topics:
                 continue
             return grown
 
-    async def delete(self, name: str) -> Topic:
-        """Its records are gone for readers and writers at once; the sweeper takes the bytes."""
+    async def delete(self, name: str, topic_id: str | None = None) -> Topic:
+        """Its records are gone for readers and writers at once; the sweeper takes the bytes.
+
+        `topic_id`: only that one, not a new topic that has the name by now."""
         while True:
             topic = _topic(record := await self._found(name))
+            if topic_id not in (None, topic.topic_id):
+                raise Missing(f"no topic has the id {topic_id}")
             await self._claims.bury_logs(topic.partitions())
             try:
                 await self._store.delete(keys.topic_key(name), record.version)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest_asyncio
 from tests.unit.data.brokers import World
@@ -98,3 +99,15 @@ async def test_a_reader_outside_a_log_that_is_deleted_meanwhile_is_refused(pair:
     body = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1000, "topics": [{"topic": "t", "partitions": [part]}]}
     found = (await other.ask(1, 12, body)).responses[0].partitions[0]
     assert (found.error_code, found.high_watermark) == (3, -1)
+
+
+async def test_an_old_id_never_deletes_the_new_topic_of_that_name(pair: tuple[Serving, Serving]) -> None:
+    one, other = pair
+    old_id = await one.topic()
+    await behind(other, "t")
+    await one.ask(20, 5, {"topic_names": ["t"], "timeout": 1000})
+    new_id = await one.topic()
+    wanted = [{"name": None, "topic_id": UUID(hex=old_id)}]
+    answer = await other.ask(20, 6, {"topics": wanted, "timeout": 1000})
+    assert answer.responses[0].error_code == 100
+    assert (await one.services.topics.get("t")).topic_id == new_id

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from lakestream.errors import LakestreamError, Missing
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
-from lakestream.protocol.kafka.errors import Code, code_of
+from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
 from lakestream.protocol.kafka.services import Services
 
 
@@ -26,9 +26,11 @@ async def delete_topics(call: Call, services: Services) -> Body:
 async def _deleted(name: str | None, topic_id: UUID | None, services: Services) -> dict[str, Any]:
     by_id = name is None
     try:
+        if name is not None and topic_id is not None:
+            raise KafkaError(Code.INVALID_REQUEST, f"topic {name} is named by its name and by an id: give one of them")
         if name is None:
             name = await services.view.name_of_id(topic_id.hex if topic_id else "")
-        topic = await services.topics.delete(name)
+        topic = await services.topics.delete(name, topic_id.hex if topic_id else None)
         services.view.forget(name)
     except LakestreamError as error:
         code = Code.UNKNOWN_TOPIC_ID if by_id and isinstance(error, Missing) else code_of(error)
