@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
 from lakestream.model import Buffer, KiB, MiB
+from lakestream.protocol.kafka.complaints import Complaints
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class KafkaServer:
         self.connections: dict[Connection, None] = {}
         self.per_address: Counter[str] = Counter()
         self.refused = 0
+        self.complaints = Complaints()
         self.waiting: dict[Connection, None] = {}  # paused because the broker as a whole is full
         self.arriving: dict[Connection, None] = {}  # amid a large request, oldest first
         self.arriving_bytes = 0
@@ -151,6 +153,7 @@ class KafkaServer:
         while True:
             await asyncio.sleep(min(1.0, self.settings.idle_ms_max / 4000))
             now = loop.time()
+            self.complaints.tell(now)
             for connection in list(self.connections):
                 if (reason := connection.overdue(now)) is not None:
                     connection.close(reason, level=logging.DEBUG if reason == IDLE else logging.WARNING)
@@ -347,7 +350,8 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(reason))
             return
         except Exception:
-            log.exception("kafka.request_failed client=%s", self.peer)
+            if self._may_say("kafka.request_failed"):
+                log.exception("kafka.request_failed client=%s", self.peer)
             self.close("a request failed; see above", level=logging.DEBUG)
             return
         slot.done = True
@@ -429,8 +433,12 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, reason: str, level: int = logging.WARNING) -> None:
         if self._transport is None:
             return
-        log.log(level, "kafka.closed client=%s reason=%s", self.peer, reason)
+        if level < logging.WARNING or self._may_say("kafka.closed"):
+            log.log(level, "kafka.closed client=%s reason=%s", self.peer, reason)
         if reason == IDLE or self._stopping:
             self._transport.close()
         else:
             self._transport.abort()
+
+    def _may_say(self, kind: str) -> bool:
+        return self._server.complaints.allow(kind, self.address, self._loop.time())
