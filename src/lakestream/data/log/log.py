@@ -213,6 +213,8 @@ class Log:
     async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice:
         """Batches from the one that holds `offset` on: at least one if there is any, then as many as fit."""
         view = await self._views.get(partition)
+        if view.start_seen != self._views.doubts:
+            await self._views.look_at_start(view)
         if offset >= view.offset_end:
             await self._look_at_end(view, offset)
         for _ in range(READ_TRIES):

@@ -41,6 +41,8 @@ class View:
         self.floor = floor
         self.start = 0
         """Readers begin here: what lies before was deleted, or has had its time. It only moves forward."""
+        self.start_seen = 0
+        """The last doubt of `Views.doubts` after which the start was looked at."""
         self.fold_offset = fold.offset_end
         """How far the stored fold reaches."""
         self.fold_version = fold_version
@@ -105,6 +107,8 @@ class Views:
         self._on_advance = on_advance
         self._views: dict[PartitionId, View] = {}
         self._paged: OrderedDict[PartitionId, View] = OrderedDict()  # with a page, the latest last
+        self.doubts = 0
+        """How often events were missed: a start that was seen before the last time may have moved."""
         self._looks = _Looks()
 
     def __len__(self) -> int:
@@ -139,7 +143,9 @@ class Views:
 
     async def look_at_start(self, view: View) -> None:
         """Afterwards the view's start is at least as new as the store's was when this was called."""
+        doubts = self.doubts
         view.start = max(view.start, await self._claims.start(view.partition))
+        view.start_seen = max(view.start_seen, doubts)
 
     def learn(self, view: View, claims: Sequence[Dated]) -> None:
         if view.learn(claims):

@@ -97,6 +97,8 @@ class Feed:
 
     async def _look_at_starts(self, changes: Changes) -> None:
         """Also of logs that nobody waits for: what was deleted is not read from here any more."""
+        if changes.everything:
+            self._views.doubts += 1  # which of them moved is not known: each is looked at when it is next read
         for path in sorted(path for path in changes.paths if keys.moves_start(path)):
             partition = keys.partition_of(path)
             view = None if partition is None else self._views.known(partition)

@@ -177,6 +177,18 @@ def deaf(world: World) -> ShakyMetadata:
     return ShakyMetadata(world.server)
 
 
+async def test_a_broker_that_missed_events_does_not_read_what_was_deleted(world: World) -> None:
+    partition, metadata = await world.log(), deaf(world)
+    one, two = await world.broker(), await world.broker(metadata=metadata)
+    await fill(one, partition, 3)
+    assert len(await read_all(two, partition)) == 3
+    await one.delete_before(partition, 2)
+    metadata.watchers.tell_everything()  # the feed has a gap: what changed in it is not known
+    await asyncio.sleep(0)
+    with pytest.raises(OutOfRange, match="before its start 2"):
+        await two.read(partition, 1, 1000)
+
+
 @PROFILES
 async def test_brokers_read_one_anothers_writes_without_an_event(world: World, profile: Profile) -> None:
     world.profile = profile
