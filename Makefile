@@ -26,7 +26,7 @@ setup: $(VENV)/.ready ## build .venv from the pinned list; nothing else
 
 lock: setup ## pin requirements.txt anew from pyproject.toml
 	$(BIN)/pip-compile --quiet --extra dev --extra oxia --generate-hashes --allow-unsafe --strip-extras \
-	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --pip-args='--only-binary :all:' -o requirements.txt pyproject.toml
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --pip-args='--only-binary :all: --no-binary pyspark' -o requirements.txt pyproject.toml
 
 serve: setup ## everything in one, on the defaults: Kafka 9092, HTTP 8080, data in ./lakestream-data
 	$(BIN)/lakestream serve
