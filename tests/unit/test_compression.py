@@ -7,7 +7,7 @@ import cramjam
 import pytest
 
 from lakestream import compression
-from lakestream.compression import compressed, decompressed
+from lakestream.compression import compressed, decompress_into, decompressed
 from lakestream.errors import Rejected
 from lakestream.model import MiB
 
@@ -52,3 +52,24 @@ def test_snappy_without_a_frame() -> None:
 
 def test_gzip_of_several_members() -> None:
     assert decompressed(gzip.compress(b"one ") + gzip.compress(b"two") + b"\0\0", "gzip") == b"one two"
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 3 * MiB])
+def test_lz4_is_framed_as_the_java_client_demands(size: int) -> None:
+    """It refuses frames whose blocks depend on each other, which is what most libraries make by default."""
+    data = (os.urandom(100) + bytes(900)) * (size // 1000) + os.urandom(size % 1000)
+    frame = compressed(data, "lz4")
+    flags = frame[4]
+    assert flags >> 6 == 1, "version 1"
+    assert flags & 0x20, "independent blocks"
+    assert bytes(cramjam.lz4.decompress(frame)) == data
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_into_room_that_is_there(codec: str) -> None:
+    data = os.urandom(1000) + bytes(9000)
+    out = bytearray(10_010)
+    assert decompress_into(compressed(data, codec), codec, memoryview(out)) == len(data)
+    assert out == data + bytes(10)
+    assert decompress_into(compressed(data, codec), codec, memoryview(out)[:9999]) is None
+    assert decompress_into(compressed(data, codec), codec, memoryview(bytearray())) is None
