@@ -95,7 +95,9 @@ async def _services(
         who=lambda: registration.broker,
         clock=clock,
         ids=ids,
-        settings=BrokerSettings(default_partitions=settings.default_partitions),
+        settings=BrokerSettings(
+            default_partitions=settings.default_partitions, auto_create_topics=settings.auto_create_topics
+        ),
     )
 
 

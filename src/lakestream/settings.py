@@ -53,6 +53,7 @@ class Settings:
     workers: int = 1  # broker processes; each listens on the port after the last one's
     zone: str = ""
     default_partitions: int = 4
+    auto_create_topics: bool = True  # when a client names one that is not there, as Kafka does
     log: LogSettings = field(default_factory=LogSettings)
 
     @property

@@ -53,6 +53,12 @@ def _workers(text: str) -> int:
     return count
 
 
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("yes", "no"):
+        raise ValueError(f"{text!r} is neither yes nor no")
+    return text.lower() == "yes"
+
+
 def _address_or_off(text: str) -> str:
     return "" if text == "off" else text
 
@@ -73,6 +79,9 @@ BROKER_OPTIONS = (
     Option("workers", "N", "broker processes, each on the port after the last one's (1)", _workers),
     Option("zone", "ZONE", "this broker's zone: clients there are sent to it", str),
     Option("default_partitions", "N", "of topics that are made without a number (4)", _count),
+    Option(
+        "auto_create_topics", "YES|NO", "whether to make a topic that a client asks for and is not there", _yes_or_no
+    ),
 )
 
 

@@ -39,6 +39,11 @@ def test_http_may_be_off() -> None:
     assert settings().http == "127.0.0.1:8080"
 
 
+def test_topics_are_made_by_themselves_unless_told_otherwise() -> None:
+    assert settings().auto_create_topics
+    assert not settings("--auto-create-topics", "no").auto_create_topics
+
+
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
@@ -47,6 +52,7 @@ def test_http_may_be_off() -> None:
         ("workers = 0", "not a number from 1 on"),
         ("workers = 100000", "as many as there are cores"),
         ('profile = "quick"', "known are: cost, latency"),
+        ('auto_create_topics = "maybe"', "'maybe' is neither yes nor no"),
         ("kafka = ", "is not TOML"),
     ],
 )
