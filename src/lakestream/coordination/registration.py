@@ -15,7 +15,8 @@ from lakestream.metadata.store import MetadataStore, Session
 
 log = logging.getLogger(__name__)
 
-SESSION_MS: Final = 10_000
+SESSION_MS: Final = 3_000
+"""Signs of life go out every third of it, so two in a row may be lost. Oxia takes no less than two seconds."""
 RETRY_MS: Final = 1_000
 
 
