@@ -10,6 +10,7 @@ CACHE  ?= $(or $(LAKESTREAM_CACHE),$(HOME)/.cache/lakestream)
 export LAKESTREAM_CACHE := $(CACHE)
 
 SEEDS ?= 200
+SOAK_S ?= 120
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +49,10 @@ check: setup ## format, lint, types, layers, unit and property tests, a short si
 test: check tools ## everything: check, then the tests that talk to real servers and processes
 	$(BIN)/pytest tests --ignore=tests/unit --ignore=tests/property --ignore=tests/test_architecture.py
 
+soak: tools ## for an hour or more: every client in every setting, brokers killed and attacked for longer than in make test
+	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
+	  kafka_clients kafka_java kafka_programs admin_clients killed_leader killed_kafka killed_brokers kafka_fuzz))
+
 sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
 	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
@@ -66,4 +71,4 @@ clean: ## remove .venv and caches of the clone; the tools in the user's cache st
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help setup lock serve tools format check test sim sim-mutants bench bench-log docs clean
+.PHONY: help setup lock serve tools format check test soak sim sim-mutants bench bench-log docs clean

@@ -23,7 +23,7 @@ from typing import Final
 import confluent_kafka
 import pytest
 from tests.integration.kafka_clients import CLIENTS, Client, Confluent, Record
-from tests.integration.programs import cluster_of, pairs
+from tests.integration.programs import SETTINGS, SOAK, cluster_of, pairs
 
 from lakestream.testing.brokers import Brokers, brokers
 from lakestream.testing.servers import toxiproxy
@@ -276,21 +276,26 @@ def wait_for_more(loads: list[Load], since: float) -> None:
     time.sleep(0.3)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-async def test_a_connection_that_is_cut_neither_loses_nor_doubles(client: str, tmp_path: Path, topic: str) -> None:
+@pytest.mark.parametrize(("client", "setting"), list(itertools.product(CLIENTS, SETTINGS if SOAK else ["one-sqlite"])))
+async def test_a_connection_that_is_cut_neither_loses_nor_doubles(
+    client: str, setting: str, tmp_path: Path, topic: str
+) -> None:
     count = 300
-    async with toxiproxy() as network, brokers(tmp_path, 1, network=network) as cluster:
-        broker = cluster[0]
-        assert broker.proxy is not None
+    size, stores = SETTINGS[setting]
+    async with toxiproxy() as network, brokers(tmp_path, size, stores, network=network) as cluster:
+        proxies = [broker.proxy for broker in cluster if broker.proxy is not None]
+        assert len(proxies) == size
         talking = CLIENTS[client](cluster.bootstrap)
         await asyncio.to_thread(talking.create_topic, topic)
         records = [Record(f"{number}".encode()) for number in range(count)]
         producing = asyncio.create_task(asyncio.to_thread(talking.produce, topic, records, pause_s=0.01))
         for _ in range(4):
             await asyncio.sleep(0.6)
-            await broker.proxy.cut()
+            for proxy in proxies:
+                await proxy.cut()
             await asyncio.sleep(0.1)
-            await broker.proxy.mend()
+            for proxy in proxies:
+                await proxy.mend()
         offsets = await producing
         assert offsets == list(range(count))
         read = await asyncio.to_thread(talking.read, topic, 0, count)

@@ -215,6 +215,7 @@ async def fill(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.timeout(120 + 10 * ATTACK_S)
 @pytest.mark.parametrize(
     ("attack", "grown_mib_max"),
     [

@@ -1,5 +1,6 @@
 """Kafka's Java client and its command line tools, as Maven Central has them, against our brokers."""
 
+import asyncio
 import json
 import re
 import shutil
@@ -8,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.programs import cluster_of, need, run, settings_for
+from tests.integration.kafka_clients import Confluent
+from tests.integration.programs import SETTINGS, cluster_of, need, run, settings_for
 
-from lakestream.testing.brokers import Brokers
+from lakestream.testing.brokers import Brokers, brokers
+from lakestream.testing.servers import toxiproxy
 
 TOOLS = "org.apache.kafka.tools"
 
@@ -138,6 +141,35 @@ def test_the_performance_tool_and_the_verifiable_producer_lose_nothing(kafka: Ka
     assert len({(event["partition"], event["offset"]) for event in acked}) == 500
     assert events[-1]["sent"] == events[-1]["acked"] == 500
     assert sum(kafka.offsets(topic).values()) == 20_500
+
+
+@pytest.mark.parametrize("setting", settings_for("one-sqlite"))
+async def test_a_connection_that_is_cut_neither_loses_nor_doubles(setting: str, tmp_path: Path, topic: str) -> None:
+    program, count = need("kafka-class"), 1_000
+    size, stores = SETTINGS[setting]
+    settings = tmp_path / "producer.properties"  # the tool itself takes no retries
+    settings.write_text("enable.idempotence=true\nretries=2147483647\n")
+    async with toxiproxy() as network, brokers(tmp_path, size, stores, network=network) as cluster:
+        client = Confluent(cluster.bootstrap)
+        await asyncio.to_thread(client.create_topic, topic)
+        arguments = ["--topic", topic, "--max-messages", str(count), "--throughput", "200"]
+        command = [program, f"{TOOLS}.VerifiableProducer", "--bootstrap-server", cluster.bootstrap, *arguments]
+        running = asyncio.create_task(asyncio.to_thread(run, [*command, "--command-config", str(settings)]))
+        await asyncio.sleep(2)
+        for _ in range(4):
+            await asyncio.sleep(0.6)
+            for broker in cluster:
+                assert broker.proxy is not None
+                await broker.proxy.cut()
+            await asyncio.sleep(0.1)
+            for broker in cluster:
+                assert broker.proxy is not None
+                await broker.proxy.mend()
+        said = await running
+        read = await asyncio.to_thread(client.read, topic, 0, count)
+        assert await asyncio.to_thread(client.bounds, topic) == (0, count)
+    assert "producer_send_error" not in said
+    assert [record.value for record in read] == [f"{number}".encode() for number in range(count)]
 
 
 def test_tools_that_look_at_the_cluster_get_an_answer(kafka: Kafka, cluster: Brokers, topic: str) -> None:

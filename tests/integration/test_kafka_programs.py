@@ -12,7 +12,7 @@ from tests.integration.programs import cluster_of, need, run, settings_for
 from lakestream.testing.brokers import Brokers
 
 
-@pytest.fixture(scope="module", params=settings_for("one-sqlite"))
+@pytest.fixture(scope="module", params=settings_for("one-oxia-s3"))
 def for_kafkajs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     need("kafkajs-node")
     yield from cluster_of(request.param, tmp_path_factory)

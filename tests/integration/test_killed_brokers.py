@@ -18,6 +18,7 @@ import pytest
 from tests.integration.log_broker import Answer, Append
 
 from lakestream.clock import RandomIds
+from lakestream.filed import as_bytes
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.node import Node, open_node
@@ -28,7 +29,7 @@ from lakestream.testing.servers import oxia_standalone, s3_server
 BROKERS = 4
 PARTITIONS = 3
 PRODUCERS = 6
-RUN_S = float(os.environ.get("LAKESTREAM_KILL_RUN_S", "12"))
+RUN_S = float(os.environ.get("KILL_RUN_S", "12"))
 KILL_EVERY_S = (0.3, 1.2)
 
 
@@ -142,7 +143,7 @@ async def oxia_and_s3(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 STORES = {"sqlite": sqlite_and_disk, "oxia": oxia_and_s3}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(170 + RUN_S)
 @pytest.mark.parametrize(
     ("stores", "profile"),
     [("sqlite", Profile.LATENCY), ("sqlite", Profile.COST), ("oxia", Profile.COST)],
@@ -220,7 +221,7 @@ async def read_all(node: Node, partition: PartitionId) -> dict[int, bytes]:
     while offset < end:
         part = await node.log.read(partition, offset, 1 << 20)
         for offset_start, buffers in part.batches:
-            for delta, _key, value in records_of(b"".join(buffers)):
+            for delta, _key, value in records_of(as_bytes(buffers)):
                 assert value is not None
                 found[offset_start + delta] = value
         offset = part.offset_next

@@ -72,7 +72,7 @@ class Producer:
             self.acked[value] = (partition, offset)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(225 + RUN_S)
 @pytest.mark.parametrize("stores", [SQLITE_AND_DISK, OXIA_AND_S3] if SOAK else [SQLITE_AND_DISK])
 async def test_nothing_acknowledged_is_lost_doubled_or_reordered(stores: str, tmp_path: Path) -> None:
     luck = random.Random(tmp_path.name)
