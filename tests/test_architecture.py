@@ -23,6 +23,7 @@ LAYERS = [
     "metadata",
     "storage",
     "batch compression",
+    "filed",
     "model errors checksum collector settings clock addresses board",
 ]
 INSIDE_DATA = ["log", "wal table", "cache"]

@@ -3,8 +3,10 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from contextvars import ContextVar
+from typing import TypeVar
 
-from lakestream.data.wal.segments import DiskSegments, SegmentFile, SegmentInfo
+from lakestream.data.wal.segments import DiskSegments, See, SegmentFile, SegmentInfo
+from lakestream.filed import OpenFile
 from lakestream.model import Buffer, Span
 from lakestream.storage.object_store import Body
 from lakestream.storage.remote import RemoteStore
@@ -13,6 +15,9 @@ Turn = tuple[int, int]
 """Which reader asked, and in which of its reads."""
 
 turn: ContextVar[Turn] = ContextVar("turn", default=(0, 0))
+
+
+T = TypeVar("T")
 
 
 class Gets:
@@ -57,6 +62,13 @@ class NotedSegments:
     async def read(self, name: str, spans: Sequence[Span]) -> list[Buffer]:
         self.gets.note(name, spans)
         return await self._files.read(name, spans)
+
+    async def look(self, name: str, spans: Sequence[Span], see: See[T]) -> list[T]:
+        self.gets.note(name, spans)
+        return await self._files.look(name, spans, see)
+
+    def opened(self, name: str) -> OpenFile | None:
+        return self._files.opened(name)
 
     async def size(self, name: str) -> int:
         return await self._files.size(name)

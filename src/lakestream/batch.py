@@ -14,10 +14,11 @@ nothing.
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from lakestream.checksum import JOIN_SIZE_MIN, crc32c, joined
 from lakestream.errors import Corrupt, Rejected
+from lakestream.filed import FileSpan, OpenFile, Piece
 from lakestream.model import Buffer
 
 HEADER_SIZE: Final = 61
@@ -195,9 +196,36 @@ def split(data: Buffer, name: str) -> Iterator[memoryview]:
         start = end
 
 
-def rebased(data: Buffer, offset: int, leader_epoch: int = 0) -> list[Buffer]:
+class FiledBatch(NamedTuple):
+    """A batch whose records stay in a file; only its header is in memory."""
+
+    head: bytes
+    records: FileSpan
+
+    @property
+    def size(self) -> int:
+        return HEADER_SIZE + self.records.size
+
+
+AnyBatch: TypeAlias = Buffer | FiledBatch
+
+
+def filed(data: Buffer, file: OpenFile, start: int) -> FiledBatch:
+    """The same batch, left where it lies: from `start` of the file on."""
+    return FiledBatch(bytes(data[:HEADER_SIZE]), FileSpan(file, start + HEADER_SIZE, len(data) - HEADER_SIZE))
+
+
+def loaded(batch: AnyBatch) -> Buffer:
+    """In memory. Blocks if it is in a file."""
+    return batch.head + batch.records.read() if isinstance(batch, FiledBatch) else batch
+
+
+def rebased(batch: AnyBatch, offset: int, leader_epoch: int = 0) -> list[Piece]:
     """The batch at its place in the log: a new prefix and a view of the rest. No record is copied."""
-    view = memoryview(data)
+    if isinstance(batch, FiledBatch):
+        (length,) = _LENGTH.unpack_from(batch.head, 8)
+        return [_PREFIX.pack(offset, length, leader_epoch), batch.head[_PREFIX.size :], batch.records]
+    view = memoryview(batch)
     (length,) = _LENGTH.unpack_from(view, 8)
     return [_PREFIX.pack(offset, length, leader_epoch), view[_PREFIX.size :]]
 

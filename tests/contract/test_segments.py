@@ -18,6 +18,7 @@ from lakestream.data.wal import segments as disk_module
 from lakestream.data.wal.names import segment_name
 from lakestream.data.wal.segments import DiskSegments, SegmentFile, SegmentFiles
 from lakestream.errors import Conflict, Misconfigured, Missing, OutOfRange, Rejected, Unavailable
+from lakestream.filed import FileSpan
 from lakestream.model import Buffer, Span
 from lakestream.testing.memory_segments import MemoryDisk, MemorySegments
 
@@ -320,3 +321,25 @@ async def test_a_crash_keeps_some_prefix_of_what_was_in_flight() -> None:
             await files.walk()
         kept.add(bytes(disk.files[NAME].data))
     assert kept == {b"good", b"good1", b"good12", b"good123", b"good1234"}
+
+
+async def test_a_look_sees_each_span(files: SegmentFiles) -> None:
+    segment = await files.create(NAME)
+    await segment.append([b"0123456789"])
+    seen = await files.look(NAME, [Span(2, 5), Span(0, 10)], lambda index, view, _file: (index, bytes(view)))
+    assert seen == [(0, b"234"), (1, b"0123456789")]
+    with pytest.raises(OutOfRange):
+        await files.look(NAME, [Span(5, 11)], lambda _index, view, _file: bytes(view))
+    with pytest.raises(Missing):
+        await files.look(OTHER, [Span(0, 1)], lambda _index, view, _file: bytes(view))
+
+
+async def test_what_may_be_sent_from_a_file_outlives_it(files: SegmentFiles) -> None:
+    segment = await files.create(NAME)
+    await segment.append([b"0123456789"])
+    (file,) = await files.look(NAME, [Span(0, 10)], lambda _index, _view, file: file)
+    assert file is files.opened(NAME)
+    await segment.close()
+    await files.delete([NAME])
+    if file is not None:  # a disk in memory has no files to send from
+        assert FileSpan(file, 3, 4).read() == b"3456"

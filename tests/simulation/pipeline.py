@@ -14,6 +14,7 @@ from lakestream.batch import RecordBatch
 from lakestream.data.log.fold import Aborted
 from lakestream.data.log.log import Slice
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Missing, Unavailable
+from lakestream.filed import as_bytes
 from lakestream.model import PartitionId
 from lakestream.testing.faults import spread
 
@@ -88,7 +89,7 @@ class Pipeline:
 def committed(found: Slice, aborted: list[Aborted]) -> list[Row]:
     rows = []
     for offset, buffers in found.batches:
-        batch = RecordBatch.parse(b"".join(buffers))
+        batch = RecordBatch.parse(as_bytes(buffers))
         if batch.is_control:
             continue
         if batch.is_transactional and any(

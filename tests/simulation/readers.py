@@ -9,6 +9,7 @@ from tests.simulation.world import Host, World
 from lakestream.batch import RecordBatch
 from lakestream.data.log.log import Bounds, Slice
 from lakestream.errors import Corrupt, LakestreamError, Missing, OutOfRange, Unavailable
+from lakestream.filed import as_bytes
 from lakestream.metadata.claims import Kind
 from lakestream.model import PartitionId
 from lakestream.testing.batches import records_of
@@ -134,7 +135,7 @@ def rows_of(found: Slice) -> list[Row]:
     """The records of a slice, markers left out."""
     rows = []
     for offset, buffers in found.batches:
-        batch = RecordBatch.parse(b"".join(buffers))
+        batch = RecordBatch.parse(as_bytes(buffers))
         if batch.is_control:
             continue
         assert batch.base_offset == offset, "a batch says where it is"

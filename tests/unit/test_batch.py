@@ -5,6 +5,7 @@ from crc32c import crc32c
 
 from lakestream.batch import RecordBatch, control_batch, is_commit, rebased, split, verify
 from lakestream.errors import Corrupt, Rejected
+from lakestream.filed import as_bytes
 from lakestream.testing.batches import make_batch, records_of
 
 IDEMPOTENT = make_batch([b"a", b"b", b"c"], producer_id=7, epoch=2, sequence=40)
@@ -122,7 +123,7 @@ def test_rebased_gives_offsets_and_touches_nothing_else() -> None:
     assert len(prefix) == 16
     assert isinstance(rest, memoryview)
     assert rest.obj is IDEMPOTENT
-    moved = bytes(prefix) + bytes(rest)
+    moved = as_bytes([prefix, rest])
     batch = verify(moved, "moved")
     assert batch.base_offset == 123_456_789_012
     assert struct.unpack_from(">i", moved, 12) == (5,)

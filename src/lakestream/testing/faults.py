@@ -17,8 +17,9 @@ from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
 from lakestream.clock import Clock
-from lakestream.data.wal.segments import SegmentInfo
+from lakestream.data.wal.segments import See, SegmentInfo
 from lakestream.errors import Conflict, LakestreamError, Missing, Unavailable, Uncertain
+from lakestream.filed import OpenFile
 from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.metadata.store import (
     ANY,
@@ -60,6 +61,9 @@ class Weather:
     """Of reads while the leader that this machine talks to is deposed."""
     event_lost: float = 0.0
     event_doubled: float = 0.0
+    events_made_up_s_max: float | None = None
+    """After a lost event, the stream says "look at everything" within this time, as real stores' streams do; else
+    never."""
     watch_broken: float = 0.0
     latency_s: float = 0.004
     slow_s_max: float = 20.0
@@ -277,8 +281,10 @@ class FaultyMetadata:
         self._line = line
         self._deposed: MemoryStore | None = None
         self._deposed_until = 0.0
-        # The server notices that a dead machine is silent; the timer must not die with it.
+        # The server notices that a dead or paused machine is silent; the timer must not die or pause with it.
         line.machine.on_death.append(lambda: line.loop.after(0.0, self._newest.silence))
+        line.machine.on_pause.append(lambda: line.loop.after(0.0, self._newest.silence))
+        line.machine.on_resume.append(lambda: line.loop.after(0.0, self._newest.speak))
 
     def depose(self, snapshot: MemoryServer, seconds: float) -> None:
         """For so long, reads may be answered by a leader that does not know that it is none any more: all that was true
@@ -405,6 +411,7 @@ class FaultyMetadata:
                     raise line.unavailable(f"watch {prefix}")
                 if not change.everything and line.chance(line.weather.event_lost):
                     line.tally["metadata event lost"] += 1
+                    self._make_up()
                     continue
                 yield change
                 if line.chance(line.weather.event_doubled):
@@ -412,6 +419,12 @@ class FaultyMetadata:
                     yield change
         finally:
             await changes.aclose()
+
+    def _make_up(self) -> None:
+        longest_s = self._line.weather.events_made_up_s_max
+        if longest_s is not None:
+            loop = self._line.loop
+            loop.after(spread(loop.luck, 0.01, longest_s), self._newest.watchers.tell_everything)
 
     async def now_ms(self) -> int:
         return await self._line.cross("now", lambda: at_once(self._newest.now_ms()), writes=False)
@@ -487,6 +500,13 @@ class FaultySegments:
     async def read(self, name: str, spans: Sequence[Span]) -> list[Buffer]:
         await self._line.halt(f"read {name}")
         return await self._files.read(name, spans)
+
+    async def look(self, name: str, spans: Sequence[Span], see: See[T]) -> list[T]:
+        await self._line.halt(f"look {name}")
+        return await self._files.look(name, spans, see)
+
+    def opened(self, name: str) -> OpenFile | None:
+        return self._files.opened(name)
 
     async def size(self, name: str) -> int:
         await self._line.halt(f"size {name}")

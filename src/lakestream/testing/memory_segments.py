@@ -8,12 +8,16 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from lakestream.clock import Clock
 from lakestream.data.wal.names import parse_segment_name
-from lakestream.data.wal.segments import SegmentInfo
+from lakestream.data.wal.segments import See, SegmentInfo
 from lakestream.errors import Conflict, Missing, OutOfRange, Rejected, Unavailable
+from lakestream.filed import OpenFile
 from lakestream.model import Buffer, Span
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -61,6 +65,13 @@ class MemorySegments:
     async def read(self, name: str, spans: Sequence[Span]) -> list[Buffer]:
         data = self._file(name).data
         return [_cut(data, span, name) for span in spans]
+
+    async def look(self, name: str, spans: Sequence[Span], see: See[T]) -> list[T]:
+        found = await self.read(name, spans)
+        return [see(index, memoryview(data).toreadonly(), None) for index, data in enumerate(found)]
+
+    def opened(self, name: str) -> OpenFile | None:
+        return None
 
     async def size(self, name: str) -> int:
         return len(self._file(name).data)

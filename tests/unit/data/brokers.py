@@ -12,6 +12,7 @@ from lakestream.data.log.log import History, Log, Slice
 from lakestream.data.log.sweeper import Sweeper
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.errors import Conflict, LakestreamError, Unavailable, Uncertain
+from lakestream.filed import Piece, as_bytes
 from lakestream.metadata import keys
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer
@@ -202,8 +203,8 @@ def records(found: Slice) -> list[tuple[int, str]]:
     return [record for batch in found.batches for record in batch_records(*batch)]
 
 
-def batch_records(offset: int, buffers: Sequence[Buffer]) -> list[tuple[int, str]]:
-    batch = RecordBatch.parse(b"".join(buffers))
+def batch_records(offset: int, pieces: list[Piece]) -> list[tuple[int, str]]:
+    batch = RecordBatch.parse(as_bytes(pieces))
     assert batch.base_offset == offset
     return [(offset + record.offset_delta, (record.value or b"").decode()) for record in records_of(batch)]
 

@@ -31,9 +31,10 @@ from lakestream.data.wal.reader import BLOCK_OVERHEAD, Batches, Reader
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.data.wal.writer import Writer, WriterSettings
 from lakestream.errors import Corrupt, Missing, OutOfRange, Unavailable
+from lakestream.filed import Piece
 from lakestream.metadata.claims import NO_TRANSACTION, Claim, Claims, Dated
 from lakestream.metadata.store import MetadataStore
-from lakestream.model import Buffer, PartitionId
+from lakestream.model import PartitionId
 from lakestream.settings import LogSettings, Profile
 from lakestream.storage.object_store import ObjectStore
 
@@ -51,7 +52,7 @@ class Bounds(NamedTuple):
 class Slice(NamedTuple):
     """What a read found."""
 
-    batches: list[tuple[int, list[Buffer]]]
+    batches: list[tuple[int, list[Piece]]]
     """Offset and bytes of each batch, its base offset already in them."""
     offset_next: int
     """Where to read on; beyond the last batch where offsets are missing."""

@@ -4,10 +4,11 @@ Asked by: log.py, with the log's bounds as the store has them now. Claims carry 
 so walking reads no bytes; only the one claim that holds the answer is opened.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
-from lakestream.batch import RecordBatch
+from lakestream.batch import RecordBatch, loaded
 from lakestream.data.log import rules
 from lakestream.data.log.fold import served
 from lakestream.data.log.times import At, first_in, newest_in
@@ -103,7 +104,8 @@ class Search:
         if rules.is_stale(*dated):
             return []  # a gap, and its bytes may be gone
         (batches,) = await self._reader.read([dated.claim])
-        return [(offset, RecordBatch.parse(data)) for (offset, _), data in zip(served(*dated), batches, strict=False)]
+        found = await asyncio.to_thread(lambda: [RecordBatch.parse(loaded(batch)) for batch in batches])
+        return [(offset, batch) for (offset, _), batch in zip(served(*dated), found, strict=False)]
 
     async def _bytes_between(self, view: View, offset_start: int, offset_end: int) -> int:
         """Of the batches whose first record lies in the range."""

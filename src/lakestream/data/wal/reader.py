@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from lakestream.batch import verify
+from lakestream.batch import AnyBatch, filed, verify
 from lakestream.data.cache.blocks import BlockCache
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.errors import Corrupt, LakestreamError, Misconfigured, Missing, OutOfRange, Unavailable
+from lakestream.filed import OpenFile
 from lakestream.metadata.claims import Claim, Medium
-from lakestream.model import Buffer, Span
+from lakestream.model import Buffer, KiB, Span
 from lakestream.storage.object_store import ObjectStore
 
 READS_MAX: Final = 64
@@ -26,8 +27,12 @@ BLOCK_OVERHEAD: Final = 512
 """Bytes of memory that a cached claim takes besides its records. Without them a cache of small batches is half as large
 again as it says."""
 
-Batches: TypeAlias = tuple[Buffer, ...]
-"""The bytes of a claim's record batches, in its order."""
+FILED_BYTES_MIN: Final = 32 * KiB
+"""A batch of a segment that is as large as this stays in its file: sending it from there saves two copies of it, which
+costs two system calls."""
+
+Batches: TypeAlias = tuple[AnyBatch, ...]
+"""A claim's record batches, in its order: their bytes, or where they lie."""
 
 Outcome: TypeAlias = Batches | LakestreamError
 _Read: TypeAlias = "asyncio.Task[dict[str, Outcome]]"
@@ -42,9 +47,14 @@ class Reader:
         self._joining: dict[tuple[Medium, str], tuple[_Read, list[Claim]]] = {}  # not begun yet
         self._slots = asyncio.Semaphore(READS_MAX)
 
-    def keep(self, claim: Claim, batches: Batches) -> None:
-        """What was just written is what tail readers want next."""
-        self.cache.put(claim.claim_id, batches, sum(map(len, batches)))
+    def keep(self, claim: Claim, batches: tuple[Buffer, ...]) -> None:
+        """What was just written is what tail readers want next. What is in a file counts as much as if it were in
+        memory: so it leaves here before the system forgets it, and nobody waits for the disk unawares."""
+        file = self._segments.opened(claim.name) if self._segments and claim.medium is Medium.SEGMENT else None
+        kept: Batches = batches
+        if file is not None:
+            kept = _left_in(file, claim, batches)
+        self.cache.put(claim.claim_id, kept, extent_of(claim).size)
 
     async def read(self, claims: Sequence[Claim]) -> list[Batches]:
         """The batches of each claim, in order. Missing: an object is not there (any more)."""
@@ -95,7 +105,7 @@ class Reader:
     async def _outcomes(self, medium: Medium, name: str, claims: list[Claim]) -> dict[str, Outcome]:
         """What is wrong with one claim's bytes is told to those who want that one."""
         try:
-            extents = await self._ranges(medium, name, [extent_of(claim) for claim in claims])
+            cut = await self._cut_from(medium, name, claims)
         except Missing as error:
             return {claim.claim_id: _missing(claim, error) for claim in claims}
         except OutOfRange as error:
@@ -104,16 +114,20 @@ class Reader:
                 return {claims[0].claim_id: short}
             alone = [await self._outcomes(medium, name, [claim]) for claim in claims]
             return {claim_id: outcome for one in alone for claim_id, outcome in one.items()}
-        return {claim.claim_id: _cut_out(claim, extent) for claim, extent in zip(claims, extents, strict=True)}
+        return {claim.claim_id: outcome for claim, outcome in zip(claims, cut, strict=True)}
 
-    async def _ranges(self, medium: Medium, name: str, spans: list[Span]) -> list[Buffer]:
+    async def _cut_from(self, medium: Medium, name: str, claims: list[Claim]) -> list[Outcome]:
+        spans = [extent_of(claim) for claim in claims]
         if medium is Medium.OBJECT:
-            return await self._store.get_ranges(name, spans)
+            extents = await self._store.get_ranges(name, spans)
+            return [_cut_out(claim, _apart(memoryview(extent))) for claim, extent in zip(claims, extents, strict=True)]
         if self._segments is None:
             raise Misconfigured(f"segment {name} is wanted, but this broker has no WAL folder: set --wal-dir")
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
-                return await self._segments.read(name, spans)
+                return await self._segments.look(
+                    name, spans, lambda index, view, file: _cut_out_of_file(claims[index], view, file)
+                )
         except TimeoutError:
             raise Unavailable(f"{name}: the disk did not answer within {READ_TIMEOUT_S} s") from None
 
@@ -126,18 +140,39 @@ def _missing(claim: Claim, error: Missing) -> Missing:
     return Missing(f"{claim.name}, which holds the records from offset {claim.offset_start} on, is missing ({error})")
 
 
-def _cut_out(claim: Claim, extent: Buffer) -> Outcome:
+def _cut_out(claim: Claim, view: memoryview) -> Outcome:
     try:
-        return _cut(claim, extent)
+        return _cut(claim, view)
     except Corrupt as error:
         return error
 
 
-def _cut(claim: Claim, extent: Buffer) -> Batches:
-    """The batches of a claim out of its bytes, each held against its checksum."""
-    view = _apart(memoryview(extent))
+def _cut_out_of_file(claim: Claim, view: memoryview, file: OpenFile | None) -> Outcome:
+    """On a reader's thread, where the bytes are only lent: they are checked, and large batches are left in the file."""
+    try:
+        batches = _cut(claim, view)
+    except Corrupt as error:
+        return error
+    if file is not None and len(view) >= FILED_BYTES_MIN * len(batches):
+        return _left_in(file, claim, batches)
+    return _split(claim, memoryview(bytes(view)))
+
+
+def _left_in(file: OpenFile, claim: Claim, batches: tuple[Buffer, ...]) -> Batches:
+    return tuple(
+        filed(batch, file, info.byte_start) if len(batch) >= FILED_BYTES_MIN else bytes(batch)
+        for batch, info in zip(batches, claim.batches, strict=True)
+    )
+
+
+def _split(claim: Claim, view: memoryview) -> tuple[memoryview, ...]:
     origin = claim.batches[0].byte_start
-    batches = tuple(view[batch.byte_start - origin : batch.byte_end - origin] for batch in claim.batches)
+    return tuple(view[batch.byte_start - origin : batch.byte_end - origin] for batch in claim.batches)
+
+
+def _cut(claim: Claim, view: memoryview) -> tuple[memoryview, ...]:
+    """The batches of a claim out of its bytes, each held against its checksum."""
+    batches = _split(claim, view)
     for batch, info in zip(batches, claim.batches, strict=True):
         found = verify(batch, claim.name)
         if (found.record_count, found.base_sequence) != (info.record_count, info.sequence_first):

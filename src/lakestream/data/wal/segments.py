@@ -14,20 +14,29 @@ import asyncio
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from lakestream.clock import Clock, Ids
 from lakestream.data.wal.names import parse_segment_name
 from lakestream.data.wal.names import segment_name as segment_name
 from lakestream.errors import Conflict, LakestreamError, Misconfigured, Missing, OutOfRange, Rejected, Unavailable
-from lakestream.model import Buffer, Span
+from lakestream.filed import OpenFile
+from lakestream.model import Buffer, MiB, Span
 
 T = TypeVar("T")
 
+See: TypeAlias = Callable[[int, memoryview, OpenFile | None], T]
+"""Which span, its bytes, and the file if they may be sent from it."""
+
 READ_THREADS = 4
+SCRATCH_BYTES_MAX = 16 * MiB
+"""A thread keeps as much memory to read into; more is asked for anew each time."""
+
 _IOV_MAX = 1024
 """Buffers that one system call takes, on every system we know."""
 
@@ -82,6 +91,14 @@ class SegmentFiles(Protocol):
         """One buffer per span, in order. Never a short answer."""
         ...
 
+    async def look(self, name: str, spans: Sequence[Span], see: See[T]) -> list[T]:
+        """What `see` makes of each span. It is called beside the loop, and the bytes are gone when it returns."""
+        ...
+
+    def opened(self, name: str) -> OpenFile | None:
+        """The file, if it is open here and what it holds may be sent from it."""
+        ...
+
     async def size(self, name: str) -> int: ...
 
     async def walk(self) -> list[SegmentInfo]:
@@ -100,13 +117,15 @@ class DiskSegments:
         self._folder = folder
         self._readers = ThreadPoolExecutor(READ_THREADS, "wal-read")
         self._open: set[DiskSegment] = set()
+        self._files: WeakValueDictionary[str, OpenFile] = WeakValueDictionary()
+        self._scratch = threading.local()
 
     async def create(self, name: str) -> "DiskSegment":
         path = self._path(name)
         segment = DiskSegment(path, on_close=self._open.discard)
         self._open.add(segment)
         try:
-            await segment.open()
+            self._files[name] = await segment.open()
         except BaseException:
             await segment.close()
             raise
@@ -114,6 +133,15 @@ class DiskSegments:
 
     async def read(self, name: str, spans: Sequence[Span]) -> list[Buffer]:
         return await _in_thread(self._readers, lambda: _read(self._path(name), spans))
+
+    async def look(self, name: str, spans: Sequence[Span], see: See[T]) -> list[T]:
+        path, known = self._path(name), self._files.get(name)
+        file, seen = await _in_thread(self._readers, lambda: self._look(path, known, spans, see))
+        self._files.setdefault(name, file)
+        return seen
+
+    def opened(self, name: str) -> OpenFile | None:
+        return self._files.get(name)
 
     async def size(self, name: str) -> int:
         return await _in_thread(self._readers, lambda: _size(self._path(name)))
@@ -130,6 +158,30 @@ class DiskSegments:
             await segment.close()
         self._readers.shutdown(wait=True)
 
+    def _look(self, path: Path, known: OpenFile | None, spans: Sequence[Span], see: See[T]) -> tuple[OpenFile, list[T]]:
+        """On a reader's thread, which reads into the same memory again and again: new memory costs as much as the
+        reading."""
+        file = known or _opened(path)
+        try:
+            size = os.fstat(file.descriptor).st_size
+            seen = []
+            for index, span in enumerate(spans):
+                _check_span(span, size, path)
+                room = self._room(span.size)
+                _read_into(file.descriptor, room, span, path)
+                seen.append(see(index, room.toreadonly(), file))
+            return file, seen
+        except OSError as error:
+            raise _error(error, "read", path) from error
+
+    def _room(self, size: int) -> memoryview:
+        if size > SCRATCH_BYTES_MAX:
+            return memoryview(bytearray(size))
+        kept: bytearray | None = getattr(self._scratch, "kept", None)
+        if kept is None or len(kept) < size:
+            kept = self._scratch.kept = bytearray(size)
+        return memoryview(kept)[:size]
+
     def _path(self, name: str) -> Path:
         # Names come back from the metadata store: one that leads out of the folder must not be followed.
         if parse_segment_name(name) is None:
@@ -145,7 +197,7 @@ class DiskSegment:
         self._path = path
         self._on_close = on_close
         self._thread = ThreadPoolExecutor(1, f"wal-append-{path.name}")
-        self._file = -1
+        self._file: OpenFile | None = None
         self._size = 0
         self._broken: str | None = None
         self._closed = False
@@ -158,8 +210,9 @@ class DiskSegment:
     def broken(self) -> bool:
         return self._broken is not None
 
-    async def open(self) -> None:
-        await _in_thread(self._thread, self._create)
+    async def open(self) -> OpenFile:
+        self._file = await _in_thread(self._thread, self._create)
+        return self._file
 
     async def append(self, buffers: Sequence[Buffer]) -> None:
         if self._broken is not None or self._closed:
@@ -184,12 +237,14 @@ class DiskSegment:
 
     # Below: on the file's own thread.
 
-    def _create(self) -> None:
+    def _create(self) -> OpenFile:
         folder = self._path.parent
         try:
             _make_folder(folder)
-            self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            file = OpenFile(descriptor, str(self._path))
             _sync_folder(folder)
+            return file
         except FileExistsError:
             raise Conflict(f"{self._path} exists already") from None
         except OSError as error:
@@ -198,13 +253,15 @@ class DiskSegment:
     def _append(self, buffers: Sequence[Buffer]) -> None:
         if self._broken is not None:
             raise Unavailable(f"{self._path} takes no more appends ({self._broken}): write to a new segment")
+        assert self._file is not None, "open it first"
+        descriptor = self._file.descriptor
         try:
-            end = _write_all(self._file, buffers, self._size)
+            end = _write_all(descriptor, buffers, self._size)
         except OSError as error:
-            self._cut_back()
+            self._cut_back(descriptor)
             raise _error(error, "append to", self._path) from error
         try:
-            _sync_data(self._file)
+            _sync_data(descriptor)
         except OSError as error:
             # The kernel may have dropped the pages that it could not write and will report success the next time:
             # what this file holds beyond `size` can never be known again.
@@ -212,17 +269,15 @@ class DiskSegment:
             raise _error(error, "sync", self._path) from error
         self._size = end
 
-    def _cut_back(self) -> None:
+    def _cut_back(self, descriptor: int) -> None:
         """Remove what a failed append left, so that the next one finds the file as it was."""
         try:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(descriptor, self._size)
         except OSError as error:
             self._broken = f"cannot be cut back after a failed append: {error.strerror}"
 
     def _close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file = None  # closed when nothing more is sent from it
 
 
 async def _in_thread(pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
@@ -251,35 +306,46 @@ def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
     return []
 
 
-def _read(path: Path, spans: Sequence[Span]) -> list[Buffer]:
+def _opened(path: Path) -> OpenFile:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
     except FileNotFoundError:
         raise Missing(f"segment {path} is not there") from None
     except OSError as error:
         raise _error(error, "open", path) from error
+
+
+def _read(path: Path, spans: Sequence[Span]) -> list[Buffer]:
+    file = _opened(path)
     try:
-        size = os.fstat(file).st_size
-        return [_read_span(file, span, size, path) for span in spans]
+        size = os.fstat(file.descriptor).st_size
+        return [_read_span(file.descriptor, span, size, path) for span in spans]
     except OSError as error:
         raise _error(error, "read", path) from error
-    finally:
-        os.close(file)
 
 
-def _read_span(file: int, span: Span, size: int, path: Path) -> Buffer:
+def _check_span(span: Span, size: int, path: Path) -> None:
     if not 0 <= span.start <= span.end <= size:
         raise OutOfRange(f"bytes {span.start} to {span.end} of {path} do not exist: it has {size}")
-    data = os.pread(file, span.size, span.start)
+
+
+def _read_span(descriptor: int, span: Span, size: int, path: Path) -> Buffer:
+    _check_span(span, size, path)
+    data = os.pread(descriptor, span.size, span.start)
     if len(data) == span.size:
         return data
-    rest = bytearray(data)  # rare: a signal, or more than 2 GiB
-    while len(rest) < span.size:
-        data = os.pread(file, span.size - len(rest), span.start + len(rest))
-        if not data:
+    whole = bytearray(span.size)  # rare: a signal, or more than 2 GiB
+    _read_into(descriptor, memoryview(whole), span, path)
+    return whole
+
+
+def _read_into(descriptor: int, room: memoryview, span: Span, path: Path) -> None:
+    filled = 0
+    while filled < span.size:
+        count = os.preadv(descriptor, [room[filled:]], span.start + filled)
+        if not count:
             raise OutOfRange(f"bytes {span.start} to {span.end} of {path} do not exist: it was cut off meanwhile")
-        rest += data
-    return rest
+        filled += count
 
 
 def _size(path: Path) -> int:

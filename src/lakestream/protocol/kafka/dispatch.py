@@ -9,6 +9,7 @@ from time import perf_counter  # for the metrics only: nothing is decided by it
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lakestream.errors import LakestreamError, Rejected
+from lakestream.filed import Piece
 from lakestream.model import Buffer, MiB
 from lakestream.protocol.kafka import codec
 from lakestream.protocol.kafka.codec import Request, UnsupportedVersion
@@ -38,7 +39,7 @@ class Call(NamedTuple):
         return self.request.get(name, default)
 
 
-Work: TypeAlias = Callable[[Call, Services], Awaitable[Body | list[Buffer] | None]]
+Work: TypeAlias = Callable[[Call, Services], Awaitable[Body | list[Piece] | None]]
 
 
 class Handler(NamedTuple):
@@ -83,7 +84,7 @@ class Dispatcher:
             request = self._parse(frame)
             key = request.key
             said = await HANDLERS[key].work(Call(request, connection), self._services)
-            answer = said if said is None or isinstance(said, list) else [_written(request, said)]
+            answer: Answer = said if said is None or isinstance(said, list) else [_written(request, said)]
             outcome, size = OK, sum(map(len, answer)) if answer else 0
             return answer
         except CloseConnection:

@@ -10,7 +10,8 @@ from uuid import UUID
 
 from lakestream.data.log.fold import Aborted
 from lakestream.data.log.log import Bounds
-from lakestream.model import Buffer, PartitionId
+from lakestream.filed import Piece
+from lakestream.model import PartitionId
 from lakestream.protocol.kafka.codec import Request
 from lakestream.protocol.kafka.errors import Code
 
@@ -31,7 +32,7 @@ class Found(NamedTuple):
     error: Code
     bounds: Bounds
     partition: PartitionId | None = None
-    records: Sequence[Buffer] = ()
+    records: Sequence[Piece] = ()
     size: int = 0
     aborted: Sequence[Aborted] | None = None
     """None: the reader did not ask for committed records only."""
@@ -44,10 +45,10 @@ class FoundTopic(NamedTuple):
     parts: list[Found]
 
 
-def written(request: Request, topics: Sequence[FoundTopic], error: Code) -> list[Buffer]:
+def written(request: Request, topics: Sequence[FoundTopic], error: Code) -> list[Piece]:
     version = request.version
     flexible = version >= FLEXIBLE_FROM
-    out: list[Buffer] = [b""]
+    out: list[Piece] = [b""]
     head = _I32.pack(request.correlation_id) + (b"\0" if flexible else b"")
     head += _HEAD.pack(0, error, 0) if version >= SESSIONS_FROM else _I32.pack(0)
     pending = bytearray(head + _count(len(topics), flexible))

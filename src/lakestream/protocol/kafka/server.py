@@ -1,6 +1,6 @@
 """Connections of Kafka clients: bytes in, requests out; answers in, bytes out.
 
-Before: a socket.  After: dispatch.py, which works on one request and gives its answer.
+Before: a socket.  After: dispatch.py, which works on one request and gives its answer; outlet.py takes it out.
 
 Requests of one connection are worked on in parallel and answered in the order in which they came. Everything is
 bounded: bytes in flight per connection and in all, connections per address and in all, the size of a request, the time
@@ -13,12 +13,14 @@ import contextlib
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
-from lakestream.model import Buffer, KiB, MiB
+from lakestream.filed import Piece
+from lakestream.model import KiB, MiB
 from lakestream.protocol.kafka.complaints import Complaints
+from lakestream.protocol.kafka.outlet import Outlet
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ ROOM_BYTES_MIN: Final = 1 * MiB
 ROOM_GROWTH: Final = 4
 """A large request gets room as its bytes arrive: what a client only announces costs nothing, and most never grow."""
 
-Answer: TypeAlias = list[Buffer] | None
+Answer: TypeAlias = list[Piece] | None
 """The response's bytes, its size in front; None: nothing is said (produce without acks)."""
 
 
@@ -51,7 +53,8 @@ class ServerSettings:
     stop_ms_max: int = 30 * 1000
 
 
-Handle: TypeAlias = Callable[["Connection", bytes | memoryview], Awaitable[Answer]]
+Work: TypeAlias = "Coroutine[Any, Any, Answer] | asyncio.Future[Answer]"
+Handle: TypeAlias = Callable[["Connection", bytes | memoryview], Work]
 
 
 class KafkaServer:
@@ -176,12 +179,16 @@ IDLE: Final = "idle"
 class _Slot:
     """The place of one answer in the order of answers."""
 
-    __slots__ = ("answer", "done", "size")
+    __slots__ = ("answer", "connection", "done", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, connection: "Connection", size: int) -> None:
+        self.connection = connection
         self.size = size
         self.answer: Answer = None
         self.done = False
+
+    def settle(self, work: "asyncio.Future[Answer]") -> None:
+        self.connection.settle(self, work)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -207,9 +214,10 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_since: float | None = None
         self._slots: deque[_Slot] = deque()
         self._bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Answer]] = set()
         self._all_answered = asyncio.Event()
         self._all_answered.set()
+        self._outlet: Outlet | None = None
         self._paused = False
         self._stopping = False
         self._active_at = self._loop.time()
@@ -223,9 +231,9 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("local", 0)
         self.address, self.peer = str(peer[0]), f"{peer[0]}:{peer[1]}"
         sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=self._settings.connection_bytes_max // 4)
+        self._outlet = Outlet(sock.fileno(), self._loop, self._sent, self._lost)
         if (reason := self._server.let_in(self, self.address)) is not None:
             self._server.refused += 1
             self.close(reason)
@@ -233,6 +241,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self, self.address)
         self._transport = None
+        if self._outlet is not None:
+            self._outlet.close()
         for task in self._tasks:
             task.cancel()
         self._server.arriving_bytes -= self._room
@@ -261,20 +271,12 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         return False
 
-    def pause_writing(self) -> None:
-        self._unread_since = self._loop.time()
-        self._pause()
-
-    def resume_writing(self) -> None:
-        self._unread_since = None
-        self.read_on()
-
     # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _cut_out(self) -> None:
         """Begin every whole request in the chunk; what is left of it waits at its front for the rest."""
         at, view = 0, memoryview(self._chunk)
-        while self._filled - at >= SIZE_BYTES and self._transport is not None:
+        while self._filled - at >= SIZE_BYTES and self._transport is not None and not self._paused:
             size = int.from_bytes(view[at : at + SIZE_BYTES], "big", signed=True)
             if not 0 < size <= self._settings.request_bytes_max:
                 self.close(f"sent a request of {size} bytes; 1 to {self._settings.request_bytes_max} are taken")
@@ -329,55 +331,77 @@ class Connection(asyncio.BufferedProtocol):
         """Work on a request; its answer has its place from now on."""
         if self._stopping or self._transport is None:
             return
-        slot = _Slot(len(frame))
+        slot = _Slot(self, len(frame))
         self._slots.append(slot)
         self._all_answered.clear()
         self._bytes += slot.size
         self._server.take(slot.size)
-        task = self._loop.create_task(self._work(slot, frame), name="kafka.request")
+        work = self._server.handle(self, frame)
+        task = work if isinstance(work, asyncio.Future) else self._loop.create_task(work, name="kafka.request")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(slot.settle)
         if self._server.is_full:
             self._server.waiting[self] = None
             self._pause()
         elif self._is_full:
             self._pause()
 
-    async def _work(self, slot: _Slot, frame: bytes | memoryview) -> None:
-        try:
-            slot.answer = await self._server.handle(self, frame)
-        except CloseConnection as reason:
-            self.close(str(reason))
-            return
-        except Exception:
+    def settle(self, slot: "_Slot", task: asyncio.Future[Answer]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return  # the client has left
+        error = task.exception()
+        if error is None:
+            slot.answer = task.result()
+            slot.done = True
+            self._answer()
+        elif isinstance(error, CloseConnection):
+            self.close(str(error))
+        else:
             if self._may_say("kafka.request_failed"):
-                log.exception("kafka.request_failed client=%s", self.peer)
+                log.error("kafka.request_failed client=%s", self.peer, exc_info=error)
             self.close("a request failed; see above", level=logging.DEBUG)
-            return
-        slot.done = True
-        self._answer()
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _answer(self) -> None:
         """Write what is next in order."""
-        ready: list[Buffer] = []
+        ready: list[Piece] = []
         freed = 0
         while self._slots and self._slots[0].done:
             slot = self._slots.popleft()
             freed += slot.size
             if slot.answer is not None:
                 ready += slot.answer
-        if ready and self._transport is not None:
-            self._active_at = self._loop.time()
-            self._transport.writelines(ready)
-        if self._transport is None:
+        if self._transport is None or self._outlet is None:
             return  # all was given back when the connection was lost
+        if ready:
+            self._active_at = self._loop.time()
+            if self._unread_since is None:
+                self._unread_since = self._active_at
+            self._outlet.send(ready)
         self._bytes -= freed
         self._server.give_back(freed)
         self.read_on()
-        if not self._slots:
+        self._note_if_all_answered()
+
+    def _sent(self) -> None:
+        """The client took some of what waits for it, or all."""
+        self._active_at = self._loop.time()
+        self._unread_since = self._active_at if self._unread_bytes else None
+        self.read_on()
+        self._note_if_all_answered()
+
+    def _lost(self, why: str) -> None:
+        self.close(f"cannot be written to: {why}", level=logging.DEBUG)
+
+    def _note_if_all_answered(self) -> None:
+        if not self._slots and not self._unread_bytes:
             self._all_answered.set()
+
+    @property
+    def _unread_bytes(self) -> int:
+        return 0 if self._outlet is None else self._outlet.size
 
     # ── back-pressure and the end ────────────────────────────────────────────────────────────────────────────────────
 
@@ -386,7 +410,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_full(self) -> bool:
-        return self._bytes >= self._settings.connection_bytes_max or len(self._slots) >= self._settings.requests_max
+        bytes_max = self._settings.connection_bytes_max
+        return (
+            self._bytes >= bytes_max
+            or self._unread_bytes >= bytes_max // 4
+            or len(self._slots) >= self._settings.requests_max
+        )
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None:
@@ -397,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read again, if nothing else stands against it."""
         if not self._paused or self._transport is None or self._stopping:
             return
-        if self._is_full or self._unread_since is not None:
+        if self._is_full:
             return
         if self._frame_size:
             if not self._server.gets_room(self):
@@ -411,6 +440,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._active_at = self._loop.time()
         self._transport.resume_reading()
+        if self._filled:
+            self._cut_out()  # what had arrived before it paused
 
     def take_no_more(self) -> None:
         self._stopping = True

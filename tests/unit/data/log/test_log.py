@@ -37,6 +37,7 @@ from lakestream.errors import (
     Unavailable,
     Uncertain,
 )
+from lakestream.filed import as_bytes
 from lakestream.metadata import keys
 from lakestream.metadata.store import Changes, Key, put_one
 from lakestream.metadata.topics import Topic
@@ -1030,7 +1031,7 @@ async def test_what_has_left_the_chain_is_read_from_the_table(world: World) -> N
     await fill(log, partition, 5)
     await world.move(log, partition, 3)
     assert (await log.read(partition, 2, ALL)).offset_next == 3
-    assert b"from the table" in bytes((await log.read(partition, 2, ALL)).batches[0][1][0])
+    assert b"from the table" in as_bytes((await log.read(partition, 2, ALL)).batches[0][1])
     assert records(await log.read(partition, 3, ALL)) == expected(3, 5)
     assert await log.bounds(partition) == (1, 5, 5)
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.unit.data.brokers import NOW, HandClock, ShakyObjects, plain
 
+from lakestream.batch import loaded
 from lakestream.data.cache.blocks import BlockCache
 from lakestream.data.wal.buffer import Appended, Extent, Placed
 from lakestream.data.wal.media import ObjectFrames, SegmentFrames
@@ -52,7 +53,7 @@ def _claim(extent: Extent) -> Claim:
 
 
 def expect(found: Batches, *values: str) -> None:
-    assert [bytes(batch) for batch in found] == [bytes(plain(value).data) for value in values]
+    assert [bytes(loaded(batch)) for batch in found] == [bytes(plain(value).data) for value in values]
 
 
 @pytest.fixture

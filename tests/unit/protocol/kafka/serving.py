@@ -5,6 +5,7 @@ from typing import Any
 from tests.unit.data.brokers import World
 
 from lakestream.coordination.cluster import ClusterView
+from lakestream.filed import as_bytes
 from lakestream.metadata.brokers import Broker, Brokers, Registered
 from lakestream.metadata.cluster import Cluster
 from lakestream.model import PartitionId
@@ -56,7 +57,7 @@ class Serving:
         frame = codec.write_request(key, version, 7, client_id, body)[SIZE_BYTES:]
         answer = await self.dispatcher.handle(self.connection, frame)
         assert answer is not None
-        written = b"".join(answer)
+        written = as_bytes(answer)
         assert int.from_bytes(written[:SIZE_BYTES], "big") == len(written) - SIZE_BYTES
         response = codec.parse_response(key, version, written[SIZE_BYTES:])
         assert response.correlation_id == 7

@@ -17,7 +17,8 @@ from lakestream.batch import CODECS, COMPRESSION_MASK
 from lakestream.coordination import placement
 from lakestream.data.log.log import Bounds, Slice
 from lakestream.errors import LakestreamError, Missing, OutOfRange
-from lakestream.model import Buffer, PartitionId
+from lakestream.filed import FileSpan, Piece
+from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Call, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
 from lakestream.protocol.kafka.fetch_answer import NO_REPLICA, Found, FoundTopic, written
@@ -45,7 +46,7 @@ class Topic(NamedTuple):
 
 
 @handles(1, versions=range(4, 19))
-async def fetch(call: Call, services: Services) -> list[Buffer]:
+async def fetch(call: Call, services: Services) -> list[Piece]:
     if call.get("session_id", 0) != 0:
         return written(call.request, [], Code.FETCH_SESSION_ID_NOT_FOUND)
     topics = [await _resolved(topic, services) for topic in call.body.topics]
@@ -151,9 +152,11 @@ async def _answered(wanted: Wanted, found: Slice, preferred: int, call: Call, se
     return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted, preferred)
 
 
-def _codec(buffers: list[Buffer]) -> int:
-    """The first buffer is the batch's prefix of 16 bytes; its attributes stand 6 bytes into the second."""
-    return buffers[1][6] & COMPRESSION_MASK
+def _codec(pieces: list[Piece]) -> int:
+    """The first piece is the batch's prefix of 16 bytes; its attributes stand 6 bytes into the second."""
+    head = pieces[1]
+    assert not isinstance(head, FileSpan), "headers are in memory"
+    return head[6] & COMPRESSION_MASK
 
 
 def _preferred(wanted: Wanted, call: Call, services: Services) -> int:
