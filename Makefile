@@ -59,10 +59,13 @@ sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
 sim-mutants: setup ## switch off the protocol's rules one by one and see the simulation catch each
 	$(BIN)/python -m tests.simulation.mutants
 
-bench: bench-log ## every benchmark
+bench: bench-log bench-kafka ## every benchmark
 
 bench-log: tools ## the log against the bare disk, the bare bucket, and itself; results in benchmarks/results
 	$(BIN)/python -m benchmarks.log
+
+bench-kafka: tools ## brokers beside Apache Kafka, some twenty minutes; ONLY="produce steady" for parts of it
+	$(BIN)/python -m benchmarks.kafka $(ONLY)
 
 docs: setup ## write docs/coverage.md anew from the handlers' headers
 	$(BIN)/python scripts/coverage.py
@@ -71,4 +74,4 @@ clean: ## remove .venv and caches of the clone; the tools in the user's cache st
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help setup lock serve tools format check test soak sim sim-mutants bench bench-log docs clean
+.PHONY: help setup lock serve tools format check test soak sim sim-mutants bench bench-log bench-kafka docs clean

@@ -1,0 +1,20 @@
+"""Records that compress as events do: about a third of them is chance, the rest are words that return."""
+
+import random
+from typing import Final
+
+SIZE: Final = 1024
+_POOL: Final = 4096
+"""Many more than lz4 can look back over (64 KiB), so that no record is found whole in another."""
+
+
+def records(seed: int = 1) -> list[bytes]:
+    luck = random.Random(seed)
+    words = [luck.randbytes(luck.randrange(2, 5)).hex() for _ in range(64)]
+    return [_record(luck, words) for _ in range(_POOL)]
+
+
+def _record(luck: random.Random, words: list[str]) -> bytes:
+    fields = [f'"{luck.choice(words)}":"{luck.choice(words)} {luck.choice(words)}"' for _ in range(28)]
+    text = f'{{"id":"{luck.randbytes(96).hex()}",{",".join(fields)}}}'.encode()
+    return text[:SIZE].ljust(SIZE, b" ")

@@ -1,0 +1,76 @@
+"""What a load generator is told to do, and what it tells afterwards."""
+
+import msgspec
+
+
+class Produce(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """So many records as fast as they are taken, over all partitions in turn."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    records: int
+    codec: str = "none"
+
+
+class Consume(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """So many records from the start on, as fast as they come: by one consumer after the other."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    records: int
+    consumers: int = 1
+
+
+class Stamp(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """So many records a second, each with the time at which it was sent; tells how long acks took."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    records: int
+    per_s: int
+    skip: int
+    """Records at the start that do not count: logs are being opened."""
+    linger_ms: int = 5
+
+
+class Watch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Receives what Stamp sends; tells how long records took from end to end."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    records: int
+    skip: int
+
+
+class Single(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Several producers, each with requests of one record and one request in flight."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    records: int
+    producers: int
+
+
+class Connect(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """So many connections that have said hello and then say nothing."""
+
+    port: int
+    connections: int
+
+
+Task = Produce | Consume | Stamp | Watch | Single | Connect
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    size: int = 0
+    """Bytes of record values."""
+    batch_bytes: float = 0.0
+    """Of a batch on its way to the server, on average and before it is compressed."""
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    worst_ms: float = 0.0

@@ -1,0 +1,104 @@
+"""The sides by turns, and what they did held against each other."""
+
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common.measure import by_turns, evict, median, warm_memory
+from benchmarks.common.report import Row, row
+from benchmarks.common.stage import Stage
+from benchmarks.kafka.loads import Loaded
+from benchmarks.kafka.sides import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server
+
+Figure = Callable[[Loaded], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the user asked for."""
+
+    stage: Stage
+    sides: tuple[str, ...]
+    runs: int
+
+    def of(self, *names: str) -> tuple[str, ...]:
+        return tuple(name for name in names if name in self.sides)
+
+    def scaled(self, amount: int) -> int:
+        return amount // 8 if self.stage.quick else amount
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    by_side: dict[str, list[Loaded]]
+    quiet: bool
+
+    def median(self, side: str, figure: Figure) -> float:
+        return median(self.by_side[side], figure)
+
+    def ratio(self, side: str, figure: Figure) -> float:
+        """Ours to theirs: the median over rounds."""
+        pairs = zip(self.by_side[LAKESTREAM], self.by_side[side], strict=True)
+        return statistics.median(figure(ours) / figure(theirs) for ours, theirs in pairs)
+
+    def row(
+        self,
+        benchmark: str,
+        what: str,
+        figure: Figure,
+        unit: str,
+        *,
+        against: str = KAFKA,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        note: str = "",
+    ) -> Row:
+        """A bar is asked of the ratio to `against`, so without that side it is not asked."""
+        both = against in self.by_side
+        others = [side for side in self.by_side if side not in (LAKESTREAM, against)]
+        theirs = [f"{side}: {self.median(side, figure):.3g}" for side in others]
+        return row(
+            benchmark,
+            what,
+            self.median(LAKESTREAM, figure),
+            unit,
+            peer=self.median(against, figure) if both else None,
+            peer_is=against if both else "",
+            ratio=self.ratio(against, figure) if both else None,
+            at_least=at_least if both else None,
+            at_most=at_most if both else None,
+            quiet=self.quiet,
+            note="; ".join(filter(None, [note, *theirs])),
+        )
+
+
+async def rounds(
+    servers: Sequence[Server], work: Callable[[Server], Awaitable[Loaded]], runs: int, warm_ups: int = 1
+) -> Rounds:
+    """The first rounds only warm up: the JVM makes machine code of what it does often."""
+
+    def one(server: Server) -> Callable[[], Awaitable[Loaded]]:
+        return lambda: work(server)
+
+    for _ in range(warm_ups):
+        for server in servers:
+            await work(server)
+    found, quiet = await by_turns([one(server) for server in servers], runs)
+    by_side = {server.name: [loads[number] for loads in found] for number, server in enumerate(servers)}
+    return Rounds(by_side, quiet)
+
+
+def prepare(server: Server, folder: Path, size: int) -> None:
+    """No run inherits another's pages, and none pays for memory that the machine has given back to its host."""
+    evict(server.folder)
+    warm_memory(folder, size)
+
+
+def peak_memory(benchmark: str, what: str, servers: Sequence[Server]) -> Row:
+    peaks = {server.name: server.peak_bytes() / 1e6 for server in servers}
+    synced = f"{KAFKA_SYNCED}: {peaks[KAFKA_SYNCED]:,.0f}" if KAFKA_SYNCED in peaks else ""
+    peer = peaks.get(KAFKA)
+    return row(
+        benchmark, what, peaks[LAKESTREAM], "MB", peer=peer, peer_is=KAFKA if peer is not None else "", note=synced
+    )

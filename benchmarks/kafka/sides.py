@@ -1,0 +1,173 @@
+"""The servers that are held against each other, each started with its own folder and ports: Lakestream as `lakestream
+serve` starts it, and Apache Kafka as its own script does, with and without a sync of every write."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.common.measure import family
+from benchmarks.kafka.wire import answered
+from lakestream.testing.processes import Process, free_port, program
+
+LAKESTREAM: Final = "Lakestream"
+KAFKA: Final = "Kafka"
+KAFKA_SYNCED: Final = "Kafka, synced"
+
+_JVM_OPTIONS: Final = (
+    "-Xms1g -Xmx1g -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35"
+    " -XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
+)
+"""As kafka-server-start.sh has them."""
+_CLUSTER_ID: Final = "bGFrZXN0cmVhbS1iZW5jaA"
+_ADMIN_S_MAX: Final = 60.0
+
+
+class Server:
+    """One server on a port and a folder of its own, which it keeps over a restart."""
+
+    def __init__(self, name: str, process: Process, port: int, log: Path, http_port: int = 0) -> None:
+        self.name = name
+        self.port = port
+        self.folder = log.parent
+        self.bootstrap = f"127.0.0.1:{port}"
+        self.http_port = http_port
+        self._process = process
+        self._log = log
+
+    async def start(self) -> float:
+        """Seconds until it answers clients."""
+        start_s = time.perf_counter()
+        self._process.start()
+        await self._process.wait_ready(partial(answered, self.port))
+        return time.perf_counter() - start_s
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        assert pid is not None, f"{self.name} does not run"
+        return pid
+
+    def last_words(self) -> str:
+        return self._log.read_text(errors="replace")[-2_000:].strip() or "nothing"
+
+    def resident_bytes(self) -> int:
+        return self._memory("VmRSS")
+
+    def peak_bytes(self) -> int:
+        return self._memory("VmHWM")
+
+    def _memory(self, field: str) -> int:
+        total = 0
+        for pid in family(self.pid):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith(field + ":"):
+                    total += int(line.split()[1]) * 1024
+        return total
+
+    async def make_topics(self, names: Sequence[str], partitions: int) -> None:
+        topics = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name in names]
+        await self._administer(lambda admin: admin.create_topics(topics, operation_timeout=_ADMIN_S_MAX))
+
+    async def delete_topic(self, name: str) -> None:
+        await self._administer(lambda admin: admin.delete_topics([name], operation_timeout=_ADMIN_S_MAX))
+
+    async def _administer(self, ask: Callable[[AdminClient], Mapping[str, Future[None]]]) -> None:
+        """With a new client each time: one that is kept complains when the server is restarted."""
+
+        def administer() -> None:
+            admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 3})
+            for answer in ask(admin).values():
+                answer.result(_ADMIN_S_MAX)
+
+        await asyncio.to_thread(administer)
+
+
+@asynccontextmanager
+async def servers(names: Sequence[str], folder: Path) -> AsyncIterator[list[Server]]:
+    """All of them at once, ready: an idle one takes next to nothing, and stays warm while it is another's turn."""
+    async with AsyncExitStack() as opened:
+        started = []
+        for number, name in enumerate(names):
+            own = folder / str(number)
+            own.mkdir(parents=True)
+            server = lakestream(own) if name == LAKESTREAM else await apache_kafka(own, name)
+            opened.callback(server.kill)
+            await server.start()
+            started.append(server)
+        yield started
+
+
+def lakestream(folder: Path, options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Server:
+    """Not started yet."""
+    port, http_port = free_port(), free_port()
+    command = [sys.executable, "-m", "lakestream", "serve"]
+    where = ["--data-dir", str(folder / "data"), "--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http_port}"]
+    # Settings of whoever runs this are not the server's.
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("LAKESTREAM_")}
+    log = folder / "lakestream.log"
+    process = Process(
+        "lakestream",
+        [*where, *options],
+        log,
+        command=command,
+        environment=clean | dict(environment or {}),
+    )
+    return Server(LAKESTREAM, process, port, log, http_port)
+
+
+async def apache_kafka(folder: Path, name: str = KAFKA) -> Server:
+    """One node that is broker and controller; formatted, not started yet."""
+    port, controller_port = free_port(), free_port()
+    config = folder / "server.properties"
+    config.write_text(_properties(port, controller_port, folder / "data", synced=name == KAFKA_SYNCED))
+    formatting = [program("kafka-class"), "kafka.tools.StorageTool", "format", "--cluster-id", _CLUSTER_ID]
+    await asyncio.to_thread(
+        subprocess.run, [*formatting, "--config", str(config)], check=True, stdout=subprocess.DEVNULL
+    )
+    log = folder / "kafka.log"
+    process = Process(
+        "kafka-class",
+        ["kafka.Kafka", str(config)],
+        log,
+        environment=dict(os.environ) | {"KAFKA_JVM_OPTIONS": _JVM_OPTIONS},
+    )
+    return Server(name, process, port, log)
+
+
+def _properties(port: int, controller_port: int, data: Path, synced: bool) -> str:
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": data,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "log.segment.delete.delay.ms": 1_000,  # what a run has written is gone soon after it
+    }
+    if synced:
+        settings["log.flush.interval.messages"] = 1
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
