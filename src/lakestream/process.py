@@ -1,5 +1,6 @@
 """One process of Lakestream: a broker, and HTTP where it is asked for. `cli/serve.py` runs one or several."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -8,10 +9,15 @@ from typing import Final
 from lakestream.addresses import cannot_listen, parse_address, shown_address
 from lakestream.board import Board
 from lakestream.broker import RunningBroker, open_broker
+from lakestream.catalog.client_settings import client_settings
+from lakestream.catalog.opening import open_catalog
+from lakestream.catalog.purge import Purging
+from lakestream.clock import RandomIds, SystemClock
 from lakestream.errors import Missing, Unavailable
 from lakestream.measures import Measures
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
+from lakestream.protocol.rest.iceberg.app import IcebergRest
 from lakestream.protocol.rest.server import HttpServer, HttpSettings
 from lakestream.settings import Settings
 
@@ -41,8 +47,22 @@ async def open_process(
         measures.start()
         opened.push_async_callback(measures.close)
         if settings.http:
-            await http.serve(application(_health(broker), measures.page))
+            iceberg = await opened.enter_async_context(_open_iceberg(broker, settings))
+            await http.serve(application(_health(broker), measures.page, iceberg))
         yield RunningProcess(broker=broker, http=address)
+
+
+@asynccontextmanager
+async def _open_iceberg(broker: RunningBroker, settings: Settings) -> AsyncIterator[IcebergRest]:
+    stores = broker.node.stores
+    catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, SystemClock(), RandomIds())
+    await catalog.start()
+    purging = Purging(catalog, stores.metadata, stores.objects)
+    purging.start()
+    try:
+        yield IcebergRest(catalog, client_settings(catalog.locations.scheme, os.environ), purging.ask)
+    finally:
+        await purging.close()
 
 
 def _health(broker: RunningBroker) -> Health:

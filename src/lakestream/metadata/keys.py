@@ -11,12 +11,17 @@
 | /log/{topic id}/{n}/start             | that log  | records below this offset are no longer served; absent: 0     |
 | /fold/{topic id}/{n}                  | that log  | the fold of the chain up to some offset                       |
 | /table_end/{topic id}/{n}             | that log  | records below this offset are in the table                    |
+| /catalog/namespaces/{levels}          | /catalog  | Namespace: properties                                         |
+| /catalog/names/{levels}/{name}        | /catalog  | which table has the name, unless the table says otherwise     |
+| /catalog/tables/{table id}            | /catalog  | Table: its name and its newest metadata file                  |
 | /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
 
 All records of one log share a home, so they live in one shard and a scan returns them in order.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
+from urllib.parse import quote, unquote
 
 from lakestream.metadata.store import Folder, Key
 from lakestream.model import PartitionId
@@ -28,6 +33,10 @@ BROKERS = Folder("/brokers", "/brokers")
 CLUSTER = Folder("/cluster", "/cluster")
 CLUSTER_ID = CLUSTER.key("id")
 PRODUCER_IDS = CLUSTER.key("producer_ids")
+CATALOG = "/catalog"
+"""One home for all of the catalog: a table is committed to every few seconds at most, and one scan finds them all."""
+NAMESPACES = Folder("/catalog/namespaces", CATALOG)
+TABLES = Folder("/catalog/tables", CATALOG)
 
 FLOOR_NAME = "floor"
 """Sorts behind the offsets, so a scan of claims can end before it."""
@@ -97,3 +106,42 @@ def offset_of(path: str) -> int | None:
     """The offset that a changed path under /log/ claims; None for the floor and the start."""
     name = path.rpartition("/")[2]
     return int(name) if name.isdecimal() else None
+
+
+def catalog_name(text: str) -> str:
+    """Any text as a name that holds neither a slash nor a dot, nor anything that sorts behind `BEHIND_NAMES`."""
+    return quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+def catalog_text(name: str) -> str:
+    return unquote(name)
+
+
+def levels_name(levels: Sequence[str]) -> str:
+    return ".".join(catalog_name(level) for level in levels)
+
+
+def levels_of(name: str) -> tuple[str, ...]:
+    return tuple(catalog_text(level) for level in name.split("."))
+
+
+BEHIND_NAMES = "~"
+"""Sorts behind everything that `catalog_name` gives."""
+NEXT_NAME = "!"
+"""Added to a name it sorts right behind it, before every longer one."""
+
+
+def namespace_key(levels: Sequence[str]) -> Key:
+    return NAMESPACES.key(levels_name(levels))
+
+
+def table_names_folder(levels: Sequence[str]) -> Folder:
+    return Folder(f"/catalog/names/{levels_name(levels)}", CATALOG)
+
+
+def table_name_key(levels: Sequence[str], name: str) -> Key:
+    return table_names_folder(levels).key(catalog_name(name))
+
+
+def table_key(table_id: str) -> Key:
+    return TABLES.key(table_id)

@@ -1,4 +1,7 @@
-"""What is served over HTTP. Errors are JSON too: `{"error": "…"}` with the status that fits."""
+"""What is served over HTTP. Errors are JSON too: `{"error": "…"}` with the status that fits.
+
+Under /v1 is the Iceberg REST catalog, whose errors look as its specification says.
+"""
 
 from collections.abc import Callable
 
@@ -9,19 +12,23 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lakestream.protocol.rest.health import Health
+from lakestream.protocol.rest.iceberg.app import METHODS, IcebergRest
 from lakestream.protocol.rest.metrics import CONTENT_TYPE
 
 
-def application(health: Health, metrics: Callable[[], bytes]) -> Starlette:
+def application(health: Health, metrics: Callable[[], bytes], iceberg: IcebergRest | None = None) -> Starlette:
     async def show_metrics(request: Request) -> Response:
         return Response(metrics(), headers={"content-type": CONTENT_TYPE})
 
+    routes = [
+        Route("/healthz", health.live),
+        Route("/readyz", health.ready),
+        Route("/metrics", show_metrics),
+    ]
+    if iceberg is not None:
+        routes.append(Route("/v1/{rest:path}", iceberg.handle, methods=METHODS))
     return Starlette(
-        routes=[
-            Route("/healthz", health.live),
-            Route("/readyz", health.ready),
-            Route("/metrics", show_metrics),
-        ],
+        routes=routes,
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
 

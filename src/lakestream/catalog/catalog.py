@@ -1,0 +1,307 @@
+"""The catalog of Iceberg tables: read this first. Whoever works with tables in a process of ours calls it directly;
+everybody else reaches the same functions through the REST protocol (`protocol/rest/iceberg/`).
+
+A commit: find the pointer → read the metadata file → check what the commit requires → apply its updates → write the new
+metadata file → move the pointer, if it is still where it was. Only the last step decides.
+
+    pointers.py, namespaces.py   records in the metadata store
+    files.py, locations.py       metadata files in storage
+    requirements.py, draft.py    what may change, and what then is (pure)
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lakestream.catalog.draft import applied
+from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableExists
+from lakestream.catalog.files import MetadataFile, MetadataFiles, dashed
+from lakestream.catalog.history import with_previous_file
+from lakestream.catalog.locations import Locations, overlap
+from lakestream.catalog.names import DEFAULT_NAMESPACE, Namespace, TableName
+from lakestream.catalog.namespaces import Namespaces
+from lakestream.catalog.new_table import creation
+from lakestream.catalog.pointers import Found, Pointers, Table
+from lakestream.catalog.requirements import AssertCreate, Requirement, check_requirements
+from lakestream.catalog.shapes import Json
+from lakestream.catalog.updates import SetLocation, Update
+from lakestream.clock import Clock, Ids
+from lakestream.errors import Conflict, Corrupt, LakestreamError, Rejected, Unavailable, Uncertain
+from lakestream.metadata.store import MetadataStore
+from lakestream.storage.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+COMMIT_TRIES_MAX: Final = 10
+"""Of a commit whose requirements still hold after another one went by."""
+DELETE_OLD_FILES: Final = "write.metadata.delete-after-commit.enabled"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTable:
+    table_id: str
+    name: TableName
+    topic_id: str
+    file: MetadataFile
+
+    @property
+    def metadata_location(self) -> str:
+        return self.file.location
+
+    @property
+    def metadata(self) -> Json:
+        """As JSON of the Iceberg specification; not to be changed."""
+        return self.file.content
+
+
+class Catalog:
+    def __init__(
+        self, store: MetadataStore, objects: ObjectStore, locations: Locations, clock: Clock, ids: Ids
+    ) -> None:
+        self.namespaces = Namespaces(store)
+        self.pointers = Pointers(store, self.namespaces)
+        self.locations = locations
+        self._files = MetadataFiles(objects, locations, ids)
+        self._clock = clock
+        self._ids = ids
+
+    async def start(self) -> None:
+        """Have the namespace that topics' tables are in unless they choose another."""
+        await self.namespaces.ensure(DEFAULT_NAMESPACE)
+
+    async def drop_namespace(self, namespace: Namespace) -> None:
+        await self.namespaces.drop(namespace, self.pointers.is_empty)
+
+    # Tables
+
+    async def load(self, name: TableName) -> LoadedTable:
+        return await self._read(await self.pointers.find(name))
+
+    async def load_id(self, table_id: str) -> LoadedTable:
+        """By identity: a topic's table is found by the topic's id, whatever it is called now."""
+        return await self._read(await self.pointers.find_id(table_id))
+
+    async def exists(self, name: TableName) -> bool:
+        try:
+            await self.pointers.find(name)
+        except NoSuchTable:
+            return False
+        return True
+
+    async def create(
+        self,
+        name: TableName,
+        schema: Json,
+        *,
+        spec: Json | None = None,
+        order: Json | None = None,
+        location: str = "",
+        properties: Mapping[str, str] | None = None,
+        topic_id: str = "",
+        fresh_ids: bool = False,
+    ) -> LoadedTable:
+        """TableExists, NoSuchNamespace, Rejected. With a `topic_id` the table is that topic's, and has its id."""
+        metadata = await self.stage(
+            name, schema, spec=spec, order=order, location=location, properties=properties, fresh_ids=fresh_ids
+        )
+        return await self._place_new(name, metadata, topic_id)
+
+    async def stage(
+        self,
+        name: TableName,
+        schema: Json,
+        *,
+        spec: Json | None = None,
+        order: Json | None = None,
+        location: str = "",
+        properties: Mapping[str, str] | None = None,
+        fresh_ids: bool = False,
+    ) -> Json:
+        """The metadata of a table that is yet to be created: by a commit that says so, with data in it already."""
+        await self.namespaces.properties(name.namespace)
+        if await self.exists(name):
+            raise TableExists(f"table {name} exists already")
+        uuid = self._ids.new()
+        place = location or self.locations.new_table(name.namespace, name.name, uuid)
+        made = creation(
+            uuid=dashed(uuid),
+            location=await self._checked_location(place) if location else place,
+            schema=schema,
+            spec=spec,
+            order=order,
+            properties=properties,
+            fresh_ids=fresh_ids,
+        )
+        return applied(None, made, self._clock.now_ms())
+
+    async def register(self, name: TableName, metadata_location: str, *, overwrite: bool = False) -> LoadedTable:
+        """Take in a table whose files are under our storage root already."""
+        await self.namespaces.properties(name.namespace)
+        found = await self._files.read_foreign(metadata_location)
+        await self._checked_location(found.content["location"], but=name if overwrite else None)
+        table = _table(name, found)
+        if overwrite and await self.exists(name):
+            return await self._point_at(name, found)
+        return _loaded(await self.pointers.create(self._ids.new(), table), found)
+
+    async def commit(
+        self, table: TableName | str, requirements: Sequence[Requirement], updates: Sequence[Update]
+    ) -> LoadedTable:
+        """By name, or by table id. CommitRefused: nothing was changed, nothing was left behind.
+        CommitUnknown: it may have been; no file may be removed before somebody has looked."""
+        if any(isinstance(one, AssertCreate) for one in requirements) and isinstance(table, TableName):
+            return await self._commit_new(table, requirements, updates)
+        for _ in range(COMMIT_TRIES_MAX):
+            found = await (self.pointers.find(table) if isinstance(table, TableName) else self.pointers.find_id(table))
+            if (committed := await self._try_commit(found, requirements, updates)) is not None:
+                return committed
+        raise CommitRefused(f"table {table} changes all the time: try again")
+
+    async def rename(self, name: TableName, new: TableName) -> None:
+        await self.pointers.rename(name, new)
+
+    async def drop(self, name: TableName, *, purge: bool = False) -> None:
+        """The table is gone at once. Its files stay, unless `purge`: then they are removed in the background."""
+        await self.pointers.drop(name, purge=purge)
+
+    # Steps
+
+    async def _read(self, found: Found) -> LoadedTable:
+        try:
+            return _loaded(found, await self._files.read(found.table.metadata_location))
+        except Corrupt:
+            # Moved on or dropped meanwhile, with the old file removed? Then it is not damaged.
+            again = await self.pointers.find_id(found.table_id, confirmed=True)
+            if again.version == found.version:
+                raise
+            return _loaded(again, await self._files.read(again.table.metadata_location))
+
+    async def _commit_new(
+        self, name: TableName, requirements: Sequence[Requirement], updates: Sequence[Update]
+    ) -> LoadedTable:
+        if others := [one for one in requirements if not isinstance(one, AssertCreate)]:
+            raise Rejected(f"a table that is to be created cannot meet {type(others[0]).__name__}")
+        if await self.exists(name):
+            raise CommitRefused(f"requirement failed: table {name} exists already")
+        updates = await self._with_checked_location(updates)
+        try:
+            return await self._place_new(name, applied(None, updates, self._clock.now_ms()), "")
+        except TableExists as error:
+            raise CommitRefused(f"requirement failed: {error}") from error
+
+    async def _place_new(self, name: TableName, metadata: Json, topic_id: str) -> LoadedTable:
+        if not metadata["table-uuid"]:
+            metadata = {**metadata, "table-uuid": dashed(self._ids.new())}
+        file = await self._files.write(metadata, None)
+        try:
+            found = await self.pointers.create(topic_id or self._ids.new(), _table(name, file, topic_id))
+        except Uncertain as error:
+            raise CommitUnknown(f"table {name} may or may not have been created: {error}") from error
+        except LakestreamError:
+            await self._remove([file.location])
+            raise
+        return _loaded(found, file)
+
+    async def _try_commit(
+        self, found: Found, requirements: Sequence[Requirement], updates: Sequence[Update]
+    ) -> LoadedTable | None:
+        """None: another commit went by; look again whether this one still fits."""
+        base = await self._files.read(found.table.metadata_location)
+        check_requirements(requirements, base.content)
+        updates = await self._with_checked_location(updates, found.table)
+        changed = applied(base.content, updates, self._clock.now_ms())
+        if changed is base.content:
+            return _loaded(found, base)
+        changed, outdated = with_previous_file(changed, base.location, base.content["last-updated-ms"])
+        file = await self._files.write(changed, base.location)
+        try:
+            moved = await self.pointers.move(found, file.location, changed["location"])
+        except (Conflict, Unavailable) as error:
+            if (moved_after_all := await self._look_again(found, file, error)) is None:
+                await self._remove([file.location])
+                return None
+            moved = moved_after_all
+        if outdated and changed["properties"].get(DELETE_OLD_FILES, "").lower() == "true":
+            await self._remove(outdated)
+        return _loaded(moved, file)
+
+    async def _look_again(self, base: Found, file: MetadataFile, error: LakestreamError) -> Found | None:
+        """After a pointer that would not move, or did not say: where is it now? None: surely not at our file.
+
+        Whoever moves it after us writes our file into its metadata's log, so we find ourselves there too.
+        """
+        try:
+            now = await self.pointers.find_id(base.table_id, confirmed=True)
+            if now.table.metadata_location == file.location:
+                return now
+            if now.version != base.version:
+                newest = await self._files.read(now.table.metadata_location)
+                if any(entry["metadata-file"] == file.location for entry in newest.content["metadata-log"]):
+                    return now
+                return None
+        except NoSuchTable:
+            if isinstance(error, Conflict):
+                raise NoSuchTable(f"table {base.table.full_name} was dropped meanwhile") from error
+        except LakestreamError as second:
+            raise CommitUnknown(f"{error}; and to look after it: {second}") from second
+        if isinstance(error, Conflict | Uncertain):
+            raise CommitUnknown(f"commit to {base.table.full_name}: {error}") from error
+        await self._remove([file.location])
+        raise error
+
+    async def _point_at(self, name: TableName, file: MetadataFile) -> LoadedTable:
+        for _ in range(COMMIT_TRIES_MAX):
+            found = await self.pointers.find(name)
+            if found.table.topic_id:
+                raise Rejected(f"{name} is the history of a topic: it cannot be made another table")
+            try:
+                moved = await self.pointers.move(found, file.location, file.content["location"])
+            except Conflict:
+                continue
+            return _loaded(moved, file)
+        raise CommitRefused(f"table {name} changes all the time: try again")
+
+    async def _with_checked_location(self, updates: Sequence[Update], table: Table | None = None) -> list[Update]:
+        """The same updates, with every new location in our spelling."""
+        checked: list[Update] = []
+        for update in updates:
+            if isinstance(update, SetLocation) and (table is None or update.location.rstrip("/") != table.location):
+                place = await self._checked_location(update.location, but=table.full_name if table else None)
+                checked.append(SetLocation(place))
+            else:
+                checked.append(update)
+        return checked
+
+    async def _checked_location(self, location: str, but: TableName | None = None) -> str:
+        """Two tables in one folder would remove each other's files as orphans."""
+        place = self.locations.check_table_location(location)
+        async for found in self.pointers.all():
+            name = found.table.full_name
+            if not found.table.pending and name != but and overlap(place, found.table.location):
+                raise Rejected(
+                    f"{location} and {found.table.location} of table {name} overlap: choose another location"
+                )
+        return place
+
+    async def _remove(self, locations: list[str]) -> None:
+        """Of files that nobody needs: if it fails they are orphans, which maintenance removes."""
+        try:
+            await self._files.remove(locations)
+        except LakestreamError as error:
+            log.warning("catalog.files_left count=%d first=%s error=%s", len(locations), locations[0], error)
+
+
+def _loaded(found: Found, file: MetadataFile) -> LoadedTable:
+    return LoadedTable(found.table_id, found.table.full_name, found.table.topic_id, file)
+
+
+def _table(name: TableName, file: MetadataFile, topic_id: str = "") -> Table:
+    return Table(
+        namespace=name.namespace,
+        name=name.name,
+        uuid=file.content["table-uuid"],
+        metadata_location=file.location,
+        location=file.content["location"],
+        topic_id=topic_id,
+    )

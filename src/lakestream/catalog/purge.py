@@ -1,0 +1,80 @@
+"""Removes the files of tables that were dropped with `purge`, in the background and page by page.
+
+The table's record, marked as purged, is the job: it stays until the last file is gone, so a crash loses nothing and
+several processes may work on it at once. What another table's folder overlaps with is left alone.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from lakestream.catalog.catalog import Catalog
+from lakestream.catalog.locations import overlap
+from lakestream.catalog.pointers import Found
+from lakestream.errors import Conflict, LakestreamError
+from lakestream.metadata.store import MetadataStore
+from lakestream.storage.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 10 * 60
+"""Between looks for what others left; a drop of our own is seen to at once."""
+
+
+class Purging:
+    def __init__(self, catalog: Catalog, store: MetadataStore, objects: ObjectStore) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._objects = objects
+        self._asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="catalog.purging")
+
+    def ask(self) -> None:
+        """There is something to remove."""
+        self._asked.set()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def purge(self) -> int:
+        """Everything that is to be removed now; how many tables that was."""
+        tables = [found async for found in self._catalog.pointers.all()]
+        purged = [found for found in tables if found.table.purged]
+        for found in purged:
+            await self._remove_files(found, tables)
+            try:
+                await self._catalog.pointers.remove(found)
+            except Conflict:
+                continue  # somebody else was at it too
+        return len(purged)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.purge()
+                await self._catalog.pointers.tidy(await self._store.now_ms())
+            except LakestreamError as error:
+                log.warning("catalog.not_purged error=%s", error)
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._asked.wait()
+            except TimeoutError:
+                continue
+            self._asked.clear()
+
+    async def _remove_files(self, found: Found, tables: list[Found]) -> None:
+        location = found.table.location
+        others = [one for one in tables if one.table_id != found.table_id and overlap(one.table.location, location)]
+        if others:
+            log.warning("catalog.files_kept location=%s also_of=%s", location, others[0].table.full_name)
+            return
+        removed = 0
+        async for page in self._objects.walk(self._catalog.locations.key_of(location)):
+            await self._objects.delete([info.key for info in page])
+            removed += len(page)
+        log.info("catalog.purged table=%s files=%d", found.table.full_name, removed)

@@ -1,0 +1,42 @@
+"""Answers: JSON, and metadata as the bytes that are in its file."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from lakestream.catalog.catalog import LoadedTable
+from lakestream.catalog.shapes import Json, written
+from lakestream.protocol.rest.iceberg.errors import JSON
+
+
+def json_answer(body: Any, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(body), media_type=JSON, headers=headers)
+
+
+def nothing() -> Response:
+    return Response(status_code=204)
+
+
+def table_answer(table: LoadedTable, config: dict[str, str] | None, *, refs_only: bool = False) -> Response:
+    metadata: object = msgspec.Raw(bytes(table.file.raw))
+    if refs_only:
+        metadata = written(_with_refs_only(table.metadata))
+    body: dict[str, object] = {"metadata-location": table.metadata_location, "metadata": metadata}
+    if config is not None:
+        body["config"] = config
+    return json_answer(body, {"etag": etag(table, refs_only=refs_only)})
+
+
+def etag(table: LoadedTable, *, refs_only: bool) -> str:
+    """A metadata file never changes, so its name tells what a client has already."""
+    digest = hashlib.sha256(table.metadata_location.encode()).hexdigest()[:32]
+    return f'"{digest}-{"refs" if refs_only else "all"}"'
+
+
+def _with_refs_only(metadata: Json) -> Json:
+    """Without the snapshots that no branch or tag points at, which a client loads when it needs them."""
+    wanted = {ref["snapshot-id"] for ref in metadata["refs"].values()}
+    kept = [snapshot for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] in wanted]
+    return {**metadata, "snapshots": kept}
