@@ -53,7 +53,7 @@ def compressed(records: bytes, codec: str) -> bytes:
 
 def _from_snappy(data: memoryview, out: memoryview) -> int | None:
     """Kafka's clients frame snappy as the Java library xerial does; some send it bare."""
-    if data[: len(_XERIAL)] != _XERIAL:
+    if bytes(data[: len(_XERIAL)]) != _XERIAL:
         return _from_raw_snappy(data, out)
     at, made = len(_XERIAL_HEAD), 0
     while at < len(data):

@@ -1,0 +1,1 @@
+"""The table: the history of a topic as rows, and rows as record batches again."""

@@ -1,0 +1,119 @@
+"""Python functions as machine code (numba), kept on disk between processes.
+
+Kernels have their signature written out and are compiled, or loaded, when their module is imported: what is wrong shows
+then, and no call ever waits for a compiler. So import modules that have kernels late, and away from an event loop.
+
+Compiling takes seconds, loading milliseconds. The results lie in `NUMBA_CACHE_DIR`, else in `LAKESTREAM_CACHE`, else in
+the user's cache folder, in a folder of their own for every state of `compiled.py` and `kernels_*.py`: numba by itself
+looks only at the file that a kernel stands in, and can pair a new index with an old result while two versions start at
+once. Where nothing can be kept (a file system that is only for reading) or what was kept is damaged, every process
+compiles for itself.
+
+Kernels get memory as addresses. That way it does not matter who owns the bytes, whether they may be written, or how
+many buffers there are; and each kernel has to say itself how far it may read.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+import numba
+import numba.core.cgutils
+import numba.extending
+import numpy as np
+from numpy.typing import NDArray
+
+# numba says that it has types, but has few: what is used of it is left unchecked.
+_config, _types, _cgutils = cast(Any, numba.config), cast(Any, numba.types), cast(Any, numba.core.cgutils)
+_intrinsic: Any = numba.extending.intrinsic
+_carray: Any = cast(Any, numba).carray
+
+_log = logging.getLogger(__name__)
+
+Longs: TypeAlias = NDArray[np.int64]
+Array: TypeAlias = NDArray[Any]
+"""Of the element type that the kernel's signature says, without gaps."""
+Long: TypeAlias = Any
+"""A number inside a kernel, 64 bits, signed: wraps around where an int of Python grows."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def kernel(signature: str) -> Callable[[_Function], _Function]:
+    """Compiled when its module is imported, called without Python's lock."""
+
+    def compiled(function: _Function) -> _Function:
+        try:
+            return _kept(signature, function)
+        except Exception as error:  # Whatever is wrong with the folder, the code itself still compiles.
+            _log.warning("kernel %s is compiled for this process only: %s", function.__name__, error)
+            return cast(_Function, numba.njit(signature, nogil=True)(function))
+
+    return compiled
+
+
+def inlined(function: _Function) -> _Function:
+    """A part of kernels, compiled into each."""
+    return cast(_Function, numba.njit(nogil=True)(function))
+
+
+def _kept(signature: str, function: _Function) -> _Function:
+    """numba reads the folder's name when a function is given to it; others in the process keep their own."""
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = str(_FOLDER)
+    try:
+        return cast(_Function, numba.njit(signature, nogil=True, cache=True)(function))
+    finally:
+        _config.CACHE_DIR = before
+
+
+def _folder() -> Path:
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if not chosen:
+        cache = os.environ.get("LAKESTREAM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "lakestream")
+        chosen = os.path.join(os.path.expanduser(cache), "kernels")
+    return Path(chosen, _state_of_sources())
+
+
+def _state_of_sources() -> str:
+    digest = hashlib.sha256()
+    for source in (Path(__file__), *sorted(Path(__file__).parent.glob("kernels_*.py"))):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+_FOLDER: Final = _folder()
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _pointer(_typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return _types.CPointer(_types.uint8)(_types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def _copy(_typing: Any, target: Any, source: Any, size: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = context.get_value_type(_types.CPointer(_types.uint8))
+        to, from_ = (builder.inttoptr(address, pointer) for address in arguments[:2])
+        _cgutils.raw_memcpy(builder, to, from_, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return _types.void(_types.int64, _types.int64, _types.int64), generate
+
+
+@inlined
+def memory(address: Long, size: Long) -> Array:
+    """The bytes at an address. Nothing is checked here."""
+    return _carray(_pointer(address), size, np.uint8)  # type: ignore[no-any-return]
+
+
+@inlined
+def copy(target: Long, source: Long, size: Long) -> None:
+    """Between two places that do not overlap."""
+    _copy(target, source, size)

@@ -1,0 +1,381 @@
+"""Kernels of `decode.py`: from record batches to columns. They believe no length and no count before it was checked.
+
+A record: length, attributes (1 byte, unused), timestamp delta, offset delta, key length, key, value length, value,
+number of headers, and for each of them key length, key, value length, value. All numbers are zigzag varints, at most 32
+bits wide but for the timestamp delta. Read as Kafka's own reader does: a negative length of a key or value means null.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from lakestream.data.table.compiled import Array, Long, inlined, kernel, memory
+
+FINE: Final = 0
+CUT_OFF, MAGIC, LENGTH, CODEC, COUNT = 1, 2, 3, 4, 5
+RECORD_LENGTH, TIMESTAMP, OFFSET, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE, STRAY, LEFT_OVER = range(6, 16)
+
+PROBLEMS: Final = {
+    CUT_OFF: "it is shorter than its header",
+    MAGIC: "its magic is not 2",
+    LENGTH: "it announces another length than it has",
+    CODEC: "its compression is not known",
+    COUNT: "its record count and its last offset delta contradict each other",
+    RECORD_LENGTH: "its length is no number, or goes beyond the batch",
+    TIMESTAMP: "its timestamp is no number",
+    OFFSET: "its offset does not lie behind that of the record before, or lies beyond the batch's last",
+    KEY: "its key goes beyond the record",
+    VALUE: "its value goes beyond the record",
+    HEADERS: "its number of headers is negative, or more than its bytes can hold",
+    HEADER_KEY: "the key of a header goes beyond the record",
+    HEADER_VALUE: "the value of a header goes beyond the record",
+    STRAY: "bytes are left over behind its last header",
+    LEFT_OVER: "bytes are left over behind it, which was announced as the last",
+}
+
+_HEADER_SIZE: Final = 61
+_CODEC_MASK, _CODEC_MAX, _LOG_APPEND_TIME = 0x07, 4, 0x08
+RECORD_SIZE_MIN: Final = 7
+_RECORD_HEADER_SIZE_MIN: Final = 2
+_INT_BITS, _LONG_BITS = 35, 70
+_INLINE_MAX: Final = 12
+_MS_MAX: Final = (2**63 - 1) // 1000
+
+
+@inlined
+def _big_endian(data: Array, at: Long, size: Long) -> Long:
+    value = np.int64(np.int8(data[at]))
+    for place in range(at + 1, at + size):
+        value = (value << 8) | np.int64(data[place])
+    return value
+
+
+@inlined
+def _number(data: Array, at: Long, end: Long, bits: Long) -> tuple[Long, Long]:
+    """A varint and where it ends; -1 if it goes beyond `end`, or is wider than it may be."""
+    raw = np.uint64(0)
+    shift = 0
+    while at < end and shift < bits:
+        byte = data[at]
+        at += 1
+        raw |= np.uint64(byte & 0x7F) << np.uint64(shift)
+        if byte < 0x80:
+            if (bits == _INT_BITS and raw >> np.uint64(32)) or (shift == 63 and byte > 1):
+                return np.int64(0), -1
+            return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), at
+        shift += 7
+    return np.int64(0), -1
+
+
+@kernel("int64(int64, int64, int64[::1], int64[::1])")
+def find_batches(address: int, size: int, starts: Array, ends: Array) -> int:
+    """Where batches that lie back to back begin and end: how many, or -1 - the position of the first that is wrong."""
+    data = memory(address, size)
+    at, found = 0, 0
+    while at < size:
+        if size - at < _HEADER_SIZE:
+            return -1 - at
+        end = at + 12 + _big_endian(data, at + 8, 4)
+        if end < at + _HEADER_SIZE or end > size:
+            return -1 - at
+        starts[found] = at
+        ends[found] = end
+        found += 1
+        at = end
+    return found
+
+
+@kernel("UniTuple(int64, 2)(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])")
+def read_heads(
+    addresses: Array,
+    sizes: Array,
+    attributes: Array,
+    counts: Array,
+    deltas_max: Array,
+    base_timestamps: Array,
+    max_timestamps: Array,
+) -> tuple[int, int]:
+    """The heads of batches: what is wrong, and with which."""
+    for batch in range(addresses.size):
+        size = sizes[batch]
+        if size < _HEADER_SIZE:
+            return CUT_OFF, batch
+        data = memory(addresses[batch], size)
+        if data[16] != 2:
+            return MAGIC, batch
+        if _big_endian(data, 8, 4) != size - 12:
+            return LENGTH, batch
+        flags = _big_endian(data, 21, 2)
+        count = _big_endian(data, 57, 4)
+        delta_max = _big_endian(data, 23, 4)
+        if flags & _CODEC_MASK > _CODEC_MAX:
+            return CODEC, batch
+        if count < 0 or delta_max < 0 or count > delta_max + 1:
+            return COUNT, batch
+        attributes[batch] = flags
+        counts[batch] = count
+        deltas_max[batch] = delta_max
+        base_timestamps[batch] = _big_endian(data, 27, 8)
+        max_timestamps[batch] = _big_endian(data, 35, 8)
+    return FINE, 0
+
+
+@kernel("int64(int64, int64, int64, int64[::1], int64[::1], int64[::1], int64[::1])")
+def group_end(
+    rows_max: int, bytes_max: int, span_max: int, sources: Array, starts: Array, ends: Array, counts: Array
+) -> int:
+    """How many batches may become rows together: few enough rows and bytes, near each other. At least one."""
+    rows = counts[0]
+    size = ends[0] - starts[0]
+    origin = starts[0]
+    for batch in range(1, sources.size):
+        if sources[batch] != sources[batch - 1]:
+            origin = starts[batch]
+        rows += counts[batch]
+        size += ends[batch] - starts[batch]
+        apart = starts[batch] < origin or ends[batch] - origin > span_max
+        if rows > rows_max or size > bytes_max or apart:
+            return batch
+    return int(sources.size)
+
+
+@inlined
+def _word(data: Array, at: Long, size: Long) -> Long:
+    """Up to four bytes as Arrow keeps them, zeros behind."""
+    if size >= 4:
+        return np.int32(
+            np.uint32(data[at])
+            | np.uint32(data[at + 1]) << np.uint32(8)
+            | np.uint32(data[at + 2]) << np.uint32(16)
+            | np.uint32(data[at + 3]) << np.uint32(24)
+        )
+    word = np.uint32(0)
+    for place in range(size):
+        word |= np.uint32(data[at + place]) << np.uint32(8 * place)
+    return np.int32(word)
+
+
+@inlined
+def _set_view(views: Array, row: Long, data: Array, at: Long, size: Long, buffer: Long, position: Long) -> None:
+    """Arrow's view: a size, then up to twelve bytes themselves, or the first four, which buffer, where in it."""
+    first = 4 * row
+    views[first] = size
+    views[first + 1] = _word(data, at, size)
+    if size > _INLINE_MAX:
+        views[first + 2] = buffer
+        views[first + 3] = position + at
+    else:
+        views[first + 2] = _word(data, at + 4, size - 4)
+        views[first + 3] = _word(data, at + 8, size - 8)
+
+
+@inlined
+def _set_null(views: Array, row: Long) -> None:
+    for place in range(4 * row, 4 * row + 4):
+        views[place] = 0
+
+
+@inlined
+def _set_valid(bits: Array, row: Long) -> None:
+    bits[row >> 3] |= np.uint8(1 << (row & 7))
+
+
+@inlined
+def _skip_headers(data: Array, at: Long, end: Long, count: Long) -> tuple[int, int]:
+    """Behind the headers of a record, all of them checked: what is wrong, and where they end."""
+    for _ in range(count):
+        size, at = _number(data, at, end, _INT_BITS)
+        if at < 0 or size < 0 or size > end - at:
+            return HEADER_KEY, 0
+        size, at = _number(data, at + size, end, _INT_BITS)
+        if at < 0 or size > end - at:
+            return HEADER_VALUE, 0
+        at += max(size, 0)
+    return FINE, at
+
+
+@kernel(
+    "UniTuple(int64, 7)(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int32[::1], uint8[::1],"
+    " uint8[::1], int64[::1], int32[::1])"
+)
+def read_records(
+    addresses: Array,
+    sizes: Array,
+    buffers: Array,
+    positions: Array,
+    attributes: Array,
+    counts: Array,
+    deltas_max: Array,
+    base_offsets: Array,
+    base_timestamps: Array,
+    max_timestamps: Array,
+    offsets: Array,
+    timestamps: Array,
+    timestamp_types: Array,
+    keys: Array,
+    values: Array,
+    keys_valid: Array,
+    values_valid: Array,
+    headers_at: Array,
+    headers_end: Array,
+) -> tuple[int, int, int, int, int, int, int]:
+    """All records of all batches: what is wrong, with which batch, with which record; else how many keys and values are
+    null, how many headers there are, and how many timestamps do not fit into microseconds.
+
+    `addresses` and `sizes` are those of the records alone, decompressed; `buffers` and `positions` say where they lie
+    in the buffers that the views will name. The last two outputs are for `read_headers`.
+    """
+    row, keys_null, values_null, headers, unfit = 0, 0, 0, 0, 0
+    headers_end[0] = 0
+    for batch in range(addresses.size):
+        size = sizes[batch]
+        data = memory(addresses[batch], size)
+        buffer, position = buffers[batch], positions[batch]
+        appended = attributes[batch] & _LOG_APPEND_TIME
+        offset_before = base_offsets[batch] - 1
+        offset_last = base_offsets[batch] + deltas_max[batch]
+        at = 0
+        for record in range(counts[batch]):
+            length, at = _number(data, at, size, _INT_BITS)
+            if at < 0 or length < 0 or length > size - at:
+                return RECORD_LENGTH, batch, record, 0, 0, 0, 0
+            end = at + length
+            delta, at = _number(data, at + 1, end, _LONG_BITS)
+            if at < 0:
+                return TIMESTAMP, batch, record, 0, 0, 0, 0
+            # Wraps around at 64 bits, as the sums of Java and C do.
+            timestamp = max_timestamps[batch] if appended else base_timestamps[batch] + delta
+            delta, at = _number(data, at, end, _INT_BITS)
+            offset = base_offsets[batch] + delta
+            if at < 0 or offset <= offset_before or offset > offset_last:
+                return OFFSET, batch, record, 0, 0, 0, 0
+            offset_before = offset
+
+            length, at = _number(data, at, end, _INT_BITS)
+            if at < 0 or length > end - at:
+                return KEY, batch, record, 0, 0, 0, 0
+            if length >= 0:
+                _set_view(keys, row, data, at, length, buffer, position)
+                _set_valid(keys_valid, row)
+                at += length
+            else:
+                _set_null(keys, row)
+                keys_null += 1
+
+            length, at = _number(data, at, end, _INT_BITS)
+            if at < 0 or length > end - at:
+                return VALUE, batch, record, 0, 0, 0, 0
+            if length >= 0:
+                _set_view(values, row, data, at, length, buffer, position)
+                _set_valid(values_valid, row)
+                at += length
+            else:
+                _set_null(values, row)
+                values_null += 1
+
+            count, at = _number(data, at, end, _INT_BITS)
+            if at < 0 or count < 0 or count * _RECORD_HEADER_SIZE_MIN > end - at:
+                return HEADERS, batch, record, 0, 0, 0, 0
+            if count > 0:
+                headers_at[row] = at
+                problem, at = _skip_headers(data, at, end, count)
+                if problem:
+                    return problem, batch, record, 0, 0, 0, 0
+                headers += count
+            if at != end:
+                return STRAY, batch, record, 0, 0, 0, 0
+
+            offsets[row] = offset
+            timestamps[row] = timestamp
+            timestamp_types[row] = 1 if appended else 0
+            unfit += timestamp > _MS_MAX or timestamp < -_MS_MAX
+            row += 1
+            headers_end[row] = headers
+        if at != size:
+            return LEFT_OVER, batch, counts[batch] - 1, 0, 0, 0, 0
+    return FINE, 0, 0, keys_null, values_null, headers, unfit
+
+
+@inlined
+def _is_utf8(data: Array, at: Long, end: Long) -> bool:
+    """As Unicode defines it: shortest forms only, no surrogates, nothing above U+10FFFF."""
+    while at < end:
+        lead = data[at]
+        at += 1
+        if lead < 0x80:
+            continue
+        low, high = 0x80, 0xBF
+        if 0xC2 <= lead <= 0xDF:
+            more = 1
+        elif 0xE0 <= lead <= 0xEF:
+            more = 2
+            if lead == 0xE0:
+                low = 0xA0
+            elif lead == 0xED:
+                high = 0x9F
+        elif 0xF0 <= lead <= 0xF4:
+            more = 3
+            if lead == 0xF0:
+                low = 0x90
+            elif lead == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        if end - at < more or data[at] < low or data[at] > high:
+            return False
+        for place in range(at + 1, at + more):
+            if data[place] < 0x80 or data[place] > 0xBF:
+                return False
+        at += more
+    return True
+
+
+@kernel(
+    "UniTuple(int64, 2)(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int32[::1],"
+    " int32[::1], int32[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1])"
+)
+def read_headers(
+    addresses: Array,
+    sizes: Array,
+    buffers: Array,
+    positions: Array,
+    counts: Array,
+    headers_at: Array,
+    headers_end: Array,
+    keys: Array,
+    values: Array,
+    raw_keys: Array,
+    keys_valid: Array,
+    values_valid: Array,
+    raw_keys_valid: Array,
+) -> tuple[int, int]:
+    """The headers that `read_records` found right: how many keys are not text, how many values are null."""
+    row, raw, values_null = 0, 0, 0
+    for batch in range(addresses.size):
+        size = sizes[batch]
+        data = memory(addresses[batch], size)
+        buffer, position = buffers[batch], positions[batch]
+        for _ in range(counts[batch]):
+            at = headers_at[row]
+            for header in range(headers_end[row], headers_end[row + 1]):
+                length, at = _number(data, at, size, _INT_BITS)
+                if _is_utf8(data, at, at + length):
+                    _set_view(keys, header, data, at, length, buffer, position)
+                    _set_valid(keys_valid, header)
+                    _set_null(raw_keys, header)
+                else:
+                    _set_null(keys, header)
+                    _set_view(raw_keys, header, data, at, length, buffer, position)
+                    _set_valid(raw_keys_valid, header)
+                    raw += 1
+                length, at = _number(data, at + length, size, _INT_BITS)
+                if length >= 0:
+                    _set_view(values, header, data, at, length, buffer, position)
+                    _set_valid(values_valid, header)
+                    at += length
+                else:
+                    _set_null(values, header)
+                    values_null += 1
+            row += 1
+    return raw, values_null
