@@ -14,6 +14,7 @@ from lakestream.coordination import topic_settings
 from lakestream.errors import LakestreamError, OutOfRange
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
+from lakestream.protocol.kafka.parallel import answers
 from lakestream.protocol.kafka.services import Services
 
 TO_THE_END: Final = -1
@@ -23,7 +24,10 @@ TO_THE_END: Final = -1
 async def delete_records(call: Call, services: Services) -> Body:
     return {
         "topics": [
-            {"name": topic.name, "partitions": [await _answer(topic.name, p, services) for p in topic.partitions]}
+            {
+                "name": topic.name,
+                "partitions": await answers(_answer(topic.name, p, services) for p in topic.partitions),
+            }
             for topic in call.body.topics
         ]
     }

@@ -17,6 +17,7 @@ from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code, code_of
+from lakestream.protocol.kafka.parallel import answers
 from lakestream.protocol.kafka.services import Services
 
 LOG_DIR: Final = "/lakestream"
@@ -51,17 +52,20 @@ def _wanted(call: Call, services: Services) -> Iterable[tuple[str, Topic, Iterab
 
 
 async def _sizes(topic: Topic, numbers: Iterable[int], services: Services) -> list[dict[str, Any]]:
-    brokers = services.view.brokers or [services.me]
-    sizes = []
-    for number in numbers:
-        partition = PartitionId(topic.topic_id, number)
-        if not 0 <= number < topic.partition_count:
-            continue
-        if placement.chosen(str(partition), brokers).node_id != services.me.node_id:
-            continue
-        try:
-            size = await services.log.size(partition)
-        except Missing:
-            continue  # deleted meanwhile
-        sizes.append({"partition_index": number, "partition_size": size, "offset_lag": 0, "is_future_key": False})
-    return sizes
+    logs = [PartitionId(topic.topic_id, number) for number in numbers if 0 <= number < topic.partition_count]
+    brokers, me = services.view.brokers or [services.me], services.me.node_id
+    mine = [log for log in logs if placement.chosen(str(log), brokers).node_id == me]
+    sizes = await answers(_size(log, services) for log in mine)
+    return [
+        {"partition_index": log.number, "partition_size": size, "offset_lag": 0, "is_future_key": False}
+        for log, size in zip(mine, sizes, strict=True)
+        if size is not None
+    ]
+
+
+async def _size(log: PartitionId, services: Services) -> int | None:
+    """None: it was deleted meanwhile."""
+    try:
+        return await services.log.size(log)
+    except Missing:
+        return None

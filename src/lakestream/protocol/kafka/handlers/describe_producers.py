@@ -10,6 +10,7 @@ from typing import Any, Final
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code, code_of
+from lakestream.protocol.kafka.parallel import answers
 from lakestream.protocol.kafka.services import Services
 
 NO_EPOCH: Final = -1
@@ -21,7 +22,7 @@ async def describe_producers(call: Call, services: Services) -> Body:
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [await _answer(topic.name, n, services) for n in topic.partition_indexes],
+                "partitions": await answers(_answer(topic.name, n, services) for n in topic.partition_indexes),
             }
             for topic in call.body.topics
         ]

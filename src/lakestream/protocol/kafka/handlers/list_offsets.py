@@ -15,6 +15,7 @@ from lakestream.errors import LakestreamError
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code, code_of
+from lakestream.protocol.kafka.parallel import answers
 from lakestream.protocol.kafka.services import Services
 
 READ_COMMITTED: Final = 1
@@ -28,7 +29,7 @@ async def list_offsets(call: Call, services: Services) -> Body:
         "topics": [
             {
                 "name": topic.name,
-                "partitions": [await _answer(topic.name, wanted, call, services) for wanted in topic.partitions],
+                "partitions": await answers(_answer(topic.name, p, call, services) for p in topic.partitions),
             }
             for topic in call.body.topics
         ]

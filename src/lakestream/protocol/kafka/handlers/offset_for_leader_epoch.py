@@ -12,6 +12,7 @@ from typing import Any, Final
 from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
+from lakestream.protocol.kafka.parallel import answers
 from lakestream.protocol.kafka.services import Services
 
 EPOCH: Final = 0
@@ -22,7 +23,10 @@ EPOCH: Final = 0
 async def offset_for_leader_epoch(call: Call, services: Services) -> Body:
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [await _answer(topic.topic, p, services) for p in topic.partitions]}
+            {
+                "topic": topic.topic,
+                "partitions": await answers(_answer(topic.topic, p, services) for p in topic.partitions),
+            }
             for topic in call.body.topics
         ]
     }
