@@ -96,7 +96,9 @@ async def _services(
         clock=clock,
         ids=ids,
         settings=BrokerSettings(
-            default_partitions=settings.default_partitions, auto_create_topics=settings.auto_create_topics
+            default_partitions=settings.default_partitions,
+            auto_create_topics=settings.auto_create_topics,
+            profiles=frozenset(Profile if settings.segments_dir is not None else [Profile.COST]),
         ),
     )
 

@@ -92,7 +92,7 @@ class ClusterView:
 
         Ids are never used again, so one that nobody has is remembered: clients with an old one ask again and again.
         """
-        if topic_id in self._gone_ids:
+        if not topic_id or topic_id in self._gone_ids:
             return False
         if await self._claims.floor(PartitionId(topic_id, 0)) is not None:
             return True

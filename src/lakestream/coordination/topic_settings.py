@@ -9,7 +9,7 @@ that they are without meaning. One that promises something which does not happen
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -197,10 +197,15 @@ class TopicSettings:
     profile: Profile | None
 
 
-def check(settings: Mapping[str, str]) -> None:
-    """Misconfigured: a name is unknown or a value is wrong."""
-    for name, text in settings.items():
-        value_of(name, text)
+def check(settings: Mapping[str, str], profiles: Collection[Profile] = frozenset(Profile)) -> None:
+    """Misconfigured: a name is unknown, a value is wrong, or the profile is none of those that this broker has."""
+    values = {name: value_of(name, text) for name, text in settings.items()}
+    profile = values.get("lakestream.profile")
+    if profile is not None and profile not in profiles:
+        raise Misconfigured(
+            f"topic setting lakestream.profile: {profile.value} needs a folder that every broker mounts, and this"
+            f" broker has none: start it with --wal-dir, or choose another profile"
+        )
 
 
 def check_name(name: str) -> None:

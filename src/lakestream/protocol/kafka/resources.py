@@ -68,7 +68,7 @@ def _only_takes_back(resource: Any) -> bool:
 async def _alter(resource: Any, change: Change, validate_only: bool, services: Services) -> None:
     def settings_of(topic: Topic) -> dict[str, str]:
         settings = change(resource, topic.settings)
-        topic_settings.check(settings)
+        topic_settings.check(settings, services.settings.profiles)
         return settings
 
     name = resource.resource_name

@@ -10,6 +10,7 @@ from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
 from lakestream.metadata.topics import Topics
+from lakestream.settings import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,7 @@ class BrokerSettings:
     default_partitions: int = 4
     auto_create_topics: bool = True
     partitions_max: int = 100_000  # of one topic
+    profiles: frozenset[Profile] = frozenset(Profile)  # those that topics may choose here
     retention_round_ms: int = 5 * 60 * 1000  # every partition is held against its topic's retention this often
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from lakestream.coordination import topic_settings
-from lakestream.errors import Conflict, LakestreamError, Misconfigured
+from lakestream.errors import Conflict, LakestreamError, Misconfigured, Missing
 from lakestream.metadata.topics import Topic
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
@@ -85,7 +85,7 @@ def _planned(wanted: Any, services: Services) -> Topic:
         )
     chosen = {config.name: config.value for config in wanted.configs if config.value is not None}
     try:
-        topic_settings.check(chosen)
+        topic_settings.check(chosen, services.settings.profiles)
     except Misconfigured as error:
         raise KafkaError(Code.INVALID_CONFIG, str(error)) from error
     return Topic(services.ids.new(), count, chosen)
@@ -94,6 +94,6 @@ def _planned(wanted: Any, services: Services) -> Topic:
 async def _check_absent(name: str, services: Services) -> None:
     try:
         await services.topics.get(name)
-    except LakestreamError:
+    except Missing:
         return
     raise Conflict(f"topic {name} exists already")
