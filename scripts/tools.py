@@ -55,7 +55,8 @@ def tools() -> list[Tool]:
         Tool("azurite", "3.35.0", "azurite", "azurite-blob", npm_install),
         Tool("kafkajs", "2.2.4", "kafkajs", "kafkajs-node", npm_library),
         Tool("kcat", "1.7.1", "kcat", "kcat", debian_package),
-        Tool("kafka", "4.3.1", "org.apache.kafka", "kafka-class", maven_jars),
+        Tool("kafka", "4.3.1", "org.apache.kafka", "kafka-class", kafka_jars),
+        Tool("iceberg-spark", "1.12.0", "org.apache.iceberg", "iceberg-spark-jars", iceberg_jars),
         Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
     ]
 
@@ -175,33 +176,49 @@ def _npm(tool: Tool, folder: Path) -> str:
 
 KAFKA_JARS = ("kafka_2.13", "kafka-tools", "kafka-clients")
 LOG4J = "2.25.4"
+ICEBERG_JARS = ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")
+"""For the PySpark that is pinned. Both have all that they need inside."""
 JVM_OPTIONS = "-Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For tools that run for seconds: start soon, take little."""
 
 
-def maven_jars(tool: Tool, folder: Path) -> None:
+def kafka_jars(tool: Tool, folder: Path) -> None:
     """Kafka's clients, command line tools and server: `kafka-class org.apache.kafka.tools.TopicCommand …`."""
-    java, mvn = shutil.which("java"), shutil.which("mvn")
-    if java is None or mvn is None:
-        absent = " and ".join(name for name, path in (("java", java), ("mvn", mvn)) if path is None)
-        raise NotOnThisMachine(f"{absent} is not on the PATH; install a JDK 17 and Maven to run the tests with it")
-    (folder / "pom.xml").write_text(_pom(tool))
-    copy = ["-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=libs"]
-    _run(tool.name, [mvn, *copy], cwd=folder, env=dict(os.environ))
+    wanted = [(tool.source, name, tool.version) for name in KAFKA_JARS]
+    wanted.append(("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J))
+    java = _maven(tool, folder, wanted)
     options = f"${{KAFKA_JVM_OPTIONS:-{JVM_OPTIONS}}}"
     _script(folder / tool.program, f'exec "{java}" {options} -cp "{tool.folder}/libs/*" "$@"')
 
 
-def _pom(tool: Tool) -> str:
-    wanted = [(tool.source, name, tool.version) for name in KAFKA_JARS]
-    wanted.append(("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J))
+def iceberg_jars(tool: Tool, folder: Path) -> None:
+    """Iceberg for Spark: the program prints where the jars are, as `spark.jars` wants it."""
+    _maven(tool, folder, [(tool.source, name, tool.version) for name in ICEBERG_JARS])
+    _script(
+        folder / tool.program,
+        f'echo "{",".join(f"{tool.folder}/libs/{name}-{tool.version}.jar" for name in ICEBERG_JARS)}"',
+    )
+
+
+def _maven(tool: Tool, folder: Path, wanted: list[tuple[str, str, str]]) -> str:
+    """These jars and what they need, in `libs`. Returns the Java they are for."""
+    java, mvn = shutil.which("java"), shutil.which("mvn")
+    if java is None or mvn is None:
+        absent = " and ".join(name for name, path in (("java", java), ("mvn", mvn)) if path is None)
+        raise NotOnThisMachine(f"{absent} is not on the PATH; install a JDK 17 and Maven to run the tests with it")
+    (folder / "pom.xml").write_text(_pom(tool, wanted))
+    copy = ["-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=libs"]
+    _run(tool.name, [mvn, *copy], cwd=folder, env=dict(os.environ))
+    return java
+
+
+def _pom(tool: Tool, wanted: list[tuple[str, str, str]]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
         for group, name, version in wanted
     )
-    own = (
-        "<groupId>lakestream</groupId><artifactId>kafka-jars</artifactId><version>1</version><packaging>pom</packaging>"
-    )
+    name = f"<groupId>lakestream</groupId><artifactId>{tool.name}-jars</artifactId>"
+    own = f"{name}<version>1</version><packaging>pom</packaging>"
     head = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
     return f"{head}{own}<dependencies>{dependencies}</dependencies></project>\n"
 
