@@ -72,6 +72,8 @@ class Machine:
         self.stalled_s = 0.0
         """All its pauses together."""
         self.on_death: list[Callable[[], object]] = []
+        self.on_pause: list[Callable[[], object]] = []
+        self.on_resume: list[Callable[[], object]] = []
         self._loop = loop
         self._paused_until = 0.0
         self._frozen = False
@@ -93,6 +95,11 @@ class Machine:
     def spawn(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
         """Start a task of this machine."""
         return self._loop.create_task(work, name=name or self.name, context=self._context.copy())
+
+    def soon(self, do: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Have this machine do something when it next runs, as when a packet arrives. A dead one never does."""
+        if self.alive:
+            self._loop.call_soon(do, *args, context=self._context)
 
     async def call(self, work: Coroutine[Any, Any, T], *, cancels: bool = False) -> T:
         """Have this machine do the work and wait for its answer, as a client on another machine does. The work goes on
@@ -124,6 +131,8 @@ class Machine:
         self.stalled_s += longer
         if self._frozen:
             self.lag += longer
+        for tell in () if self.paused else self.on_pause:
+            tell()
         self._paused_until = until
         self._loop.after(seconds, self._resume)
 
@@ -134,6 +143,8 @@ class Machine:
         parked, self._parked = self._parked, []
         for timer in parked:
             self._loop.wind(timer, self)
+        for tell in self.on_resume:
+            tell()
 
     def kill(self) -> None:
         """Nothing of it ever runs again. What it sent may still arrive."""
@@ -175,6 +186,16 @@ def _pass_on(task: "asyncio.Task[T]", answer: "asyncio.Future[T]") -> None:
         answer.set_exception(error)
     else:
         answer.set_result(task.result())
+
+
+def _answer_unless_done(answer: "asyncio.Future[T]", result: T) -> None:
+    if not answer.done():
+        answer.set_result(result)
+
+
+def _fail_unless_done(answer: "asyncio.Future[Any]", error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
 
 
 _MACHINE: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machine", default=None)
@@ -265,6 +286,17 @@ class SimLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)  # there is one thread
+
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> "asyncio.Future[T]":
+        """There is one thread: the work is done at once, and its answer comes a step later."""
+        answer: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as error:
+            self.call_soon(_fail_unless_done, answer, error)
+        else:
+            self.call_soon(_answer_unless_done, answer, result)
+        return answer
 
     def call_at(
         self,
