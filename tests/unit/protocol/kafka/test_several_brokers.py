@@ -111,3 +111,26 @@ async def test_an_old_id_never_deletes_the_new_topic_of_that_name(pair: tuple[Se
     answer = await other.ask(20, 6, {"topics": wanted, "timeout": 1000})
     assert answer.responses[0].error_code == 100
     assert (await one.services.topics.get("t")).topic_id == new_id
+
+
+async def test_a_reader_is_sent_to_its_rack_at_once_and_without_records() -> None:
+    world = World()
+    here, there = await Serving.open(world, zone="a"), await Serving.open(world, node_id=1, zone="b")
+    await here.services.view.look_at_brokers()
+    await here.topic()
+    await here.produce("t", "x")
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    body = {"max_wait": 60_000, "min_bytes": 1_000, "max_bytes": 1000, "rack_id": "b"}
+    body["topics"] = [{"topic": "t", "partitions": [part]}]
+    sent = (await here.ask(1, 11, body)).responses[0].partitions[0]
+    assert (sent.error_code, sent.preferred_read_replica, sent.high_watermark) == (0, 1, 1)
+    assert not sent.records
+    found = (await there.ask(1, 11, body | {"max_wait": 0})).responses[0].partitions[0]
+    assert found.preferred_read_replica == -1
+    assert found.records
+    found = (await here.ask(1, 11, body | {"max_wait": 0, "rack_id": "nobody's"})).responses[0].partitions[0]
+    assert found.preferred_read_replica == -1
+    assert found.records
+    for serving in (here, there):
+        await serving.close()
+    await world.close()

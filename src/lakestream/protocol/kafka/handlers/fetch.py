@@ -56,8 +56,8 @@ async def fetch(call: Call, services: Services) -> list[Piece]:
         found = await _read(topics, call, services)
         parts = [part for topic in found for part in topic.parts]
         left_ms = int((deadline - loop.time()) * 1000)
-        enough = sum(part.size for part in parts) >= call.body.min_bytes or any(part.error for part in parts)
-        if enough or left_ms <= 0:
+        enough = sum(part.size for part in parts) >= call.body.min_bytes
+        if enough or left_ms <= 0 or any(part.error or part.preferred != NO_REPLICA for part in parts):
             return written(call.request, found, Code.NONE)
         try:
             await services.log.wait_any(
@@ -123,8 +123,11 @@ async def _read(topics: list[Topic], call: Call, services: Services) -> list[Fou
 async def _read_one(wanted: Wanted, bytes_max: int, call: Call, services: Services) -> Found:
     preferred = _preferred(wanted, call, services)
     try:
+        if preferred != NO_REPLICA:  # and no records with it: the client goes there for them, and drops these
+            bounds = await services.log.bounds(wanted.partition)
+            return Found(wanted.number, Code.NONE, bounds, wanted.partition, preferred=preferred)
         found = await services.log.read(wanted.partition, wanted.offset, bytes_max)
-        return await _answered(wanted, found, preferred, call, services)
+        return await _answered(wanted, found, call, services)
     except LakestreamError as error:
         return await _refused(wanted, error, services)
 
@@ -140,7 +143,7 @@ async def _refused(wanted: Wanted, error: LakestreamError, services: Services) -
     return Found(wanted.number, code_of(error), bounds, wanted.partition)
 
 
-async def _answered(wanted: Wanted, found: Slice, preferred: int, call: Call, services: Services) -> Found:
+async def _answered(wanted: Wanted, found: Slice, call: Call, services: Services) -> Found:
     batches, aborted = found.batches, None
     if call.body.isolation_level == READ_COMMITTED:
         batches = [batch for batch in batches if batch[0] < found.bounds.stable]
@@ -149,7 +152,7 @@ async def _answered(wanted: Wanted, found: Slice, preferred: int, call: Call, se
         raise KafkaError(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs fetch version {ZSTD_FROM_VERSION} or newer")
     records = [buffer for _, buffers in batches for buffer in buffers]
     size = sum(map(len, records))
-    return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted, preferred)
+    return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted)
 
 
 def _codec(pieces: list[Piece]) -> int:
