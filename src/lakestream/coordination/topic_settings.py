@@ -244,5 +244,5 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
 
 
 def _unknown(word: str, known: Mapping[str, object] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.4)
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"{word!r} is not known; " + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")

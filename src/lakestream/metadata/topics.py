@@ -36,7 +36,7 @@ class Topics:
     async def create(self, name: str, topic: Topic) -> Topic:
         """Conflict if the name is taken. The topic's id must be new."""
         taken = Conflict(f"topic {name} exists already")
-        if await self._store.get(keys.topic_key(name)) is not None:
+        if await self._exists(name):
             raise taken  # before thousands of logs are made and buried in vain
         await self._claims.make_logs(topic.partitions())
         try:
@@ -45,6 +45,11 @@ class Topics:
             await self._claims.bury_logs(topic.partitions())
             raise taken from None
         return topic
+
+    async def _exists(self, name: str) -> bool:
+        """False may be late; True is asked of a node that leads for certain."""
+        key = keys.topic_key(name)
+        return await self._store.get(key) is not None and await self._store.get(key, confirmed=True) is not None
 
     async def get(self, name: str) -> Topic:
         record = await self._store.get(keys.topic_key(name))

@@ -9,7 +9,7 @@ from lakestream.errors import Conflict, Corrupt, Missing, Rejected, Unavailable
 from lakestream.metadata import keys
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer, MemoryStore
-from lakestream.metadata.store import ANY, Key, Put, Stored, put_one
+from lakestream.metadata.store import ANY, Key, Put, Record, Stored, put_one
 from lakestream.metadata.topics import Topic, Topics
 
 
@@ -114,6 +114,24 @@ async def test_a_name_that_is_taken_makes_no_logs(server: MemoryServer, topics: 
     with pytest.raises(Conflict, match="topic orders exists already"):
         await Topics(store).create("orders", Topic("two", 1_000))
     assert store.puts == 0
+
+
+class Deposed(MemoryStore):
+    """Answers what it knew when it was made, unless it must be certain."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self._known = server.snapshot()
+
+    async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
+        return await super().get(key, confirmed=True) if confirmed else self._known.get(key.path)
+
+
+async def test_a_name_that_was_freed_meanwhile_can_be_taken(server: MemoryServer, topics: Topics) -> None:
+    await topics.create("orders", Topic("one", 1))
+    old = Topics(Deposed(server))
+    await topics.delete("orders")
+    assert await old.create("orders", Topic("two", 1)) == Topic("two", 1)
 
 
 class Forgetful(MemoryStore):
