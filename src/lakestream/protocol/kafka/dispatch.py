@@ -4,7 +4,8 @@ Before: server.py.  After: handlers/*.py, one file per request.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from time import perf_counter  # for the metrics only: nothing is decided by it
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -41,6 +42,11 @@ class Call(NamedTuple):
 
 Work: TypeAlias = Callable[[Call, Services], Awaitable[Body | list[Piece] | None]]
 
+Done: TypeAlias = Callable[[Answer | CloseConnection], None]
+Begin: TypeAlias = Callable[[Call, Services, Done], bool]
+"""The short way of a request that can be begun without a task: calls the third when it is answered. False: it needs the
+long way, and nothing was done yet."""
+
 
 class Handler(NamedTuple):
     key: int
@@ -48,6 +54,7 @@ class Handler(NamedTuple):
     reports_from: int
     """The lowest version that ApiVersions names; some clients look for one that is no longer served."""
     work: Work
+    begin: Begin | None = None
 
 
 HANDLERS: Final[dict[int, Handler]] = {}
@@ -62,13 +69,18 @@ SMALL_BYTES_MAX: Final = 4 * MiB
 MESSAGE_CHARACTERS_MAX: Final = 1_000
 
 
-def handles(key: int, versions: range, *, reports_from: int | None = None) -> Callable[[Work], Work]:
+def handles(
+    key: int, versions: range, *, reports_from: int | None = None, begin: Begin | None = None
+) -> Callable[[Work], Work]:
     def register(work: Work) -> Work:
         assert key not in HANDLERS, f"two handlers for key {key}"
-        HANDLERS[key] = Handler(key, versions, versions.start if reports_from is None else reports_from, work)
+        HANDLERS[key] = Handler(key, versions, versions.start if reports_from is None else reports_from, work, begin)
         return work
 
     return register
+
+
+_Future: TypeAlias = "asyncio.Future[Answer]"
 
 
 class Dispatcher:
@@ -76,16 +88,41 @@ class Dispatcher:
         self._services = services
         self.counts = RequestCounts()
 
-    async def handle(self, connection: Connection, frame: bytes | memoryview) -> Answer:
-        """Work on one request, and count it."""
+    def handle(self, connection: Connection, frame: bytes | memoryview) -> "Coroutine[Any, Any, Answer] | _Future":
+        """Begin to work on one request: awaited, it gives the answer. CloseConnection: it cannot be read."""
         begun_s = perf_counter()
-        key, outcome, size = UNREAD, REFUSED, 0
         try:
-            request = self._parse(frame)
-            key = request.key
-            said = await HANDLERS[key].work(Call(request, connection), self._services)
-            answer: Answer = said if said is None or isinstance(said, list) else [_written(request, said)]
-            outcome, size = OK, sum(map(len, answer)) if answer else 0
+            call = Call(self._parse(frame), connection)
+        except CloseConnection:
+            self.counts.note(UNREAD, REFUSED, perf_counter() - begun_s, len(frame), 0)
+            raise
+        handler = HANDLERS[call.request.key]
+        if handler.begin is not None:
+            answer: _Future = asyncio.get_running_loop().create_future()
+            note = partial(self._end, answer, handler.key, begun_s, len(frame))
+            if handler.begin(call, self._services, note):
+                return answer
+        return self._work(handler, call, begun_s, len(frame))
+
+    def _end(self, answer: "_Future", key: int, begun_s: float, bytes_in: int, said: Answer | CloseConnection) -> None:
+        """Of the short way."""
+        refused = isinstance(said, CloseConnection)
+        outcome = CANCELLED if answer.cancelled() else REFUSED if refused else OK
+        self.counts.note(key, outcome, perf_counter() - begun_s, bytes_in, _size(said))
+        if answer.cancelled():
+            return  # the client has left
+        if isinstance(said, CloseConnection):
+            answer.set_exception(said)
+        else:
+            answer.set_result(said)
+
+    async def _work(self, handler: Handler, call: Call, begun_s: float, bytes_in: int) -> Answer:
+        """The long way, and count it."""
+        outcome, size = REFUSED, 0
+        try:
+            said = await handler.work(call, self._services)
+            answer: Answer = said if said is None or isinstance(said, list) else [_written(call.request, said)]
+            outcome, size = OK, _size(answer)
             return answer
         except CloseConnection:
             raise
@@ -96,7 +133,7 @@ class Dispatcher:
             outcome = FAILED
             raise
         finally:
-            self.counts.note(key, outcome, perf_counter() - begun_s, len(frame), size)
+            self.counts.note(handler.key, outcome, perf_counter() - begun_s, bytes_in, size)
 
     def _parse(self, frame: bytes | memoryview) -> Request:
         try:
@@ -120,6 +157,10 @@ class Dispatcher:
 
 def _written(request: Request, body: Body) -> Buffer:
     return codec.respond(request.key, request.version, request.correlation_id, body)
+
+
+def _size(answer: Answer | CloseConnection) -> int:
+    return sum(map(len, answer)) if isinstance(answer, list) else 0
 
 
 class _UnknownVersion:

@@ -14,6 +14,7 @@ from lakestream.filed import Piece
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.codec import Request
 from lakestream.protocol.kafka.errors import Code
+from lakestream.protocol.kafka.words import I32, count, string, uvarint
 
 SESSIONS_FROM, LOG_START_FROM, REPLICA_FROM, FLEXIBLE_FROM, IDS_FROM = 7, 5, 11, 12, 13
 NO_REPLICA: Final = -1
@@ -21,7 +22,6 @@ NO_REPLICA: Final = -1
 _PART = struct.Struct(">ihqq")
 _PART_WITH_START = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
-_I32 = struct.Struct(">i")
 _HEAD = struct.Struct(">ihi")
 
 
@@ -49,15 +49,15 @@ def written(request: Request, topics: Sequence[FoundTopic], error: Code) -> list
     version = request.version
     flexible = version >= FLEXIBLE_FROM
     out: list[Piece] = [b""]
-    head = _I32.pack(request.correlation_id) + (b"\0" if flexible else b"")
-    head += _HEAD.pack(0, error, 0) if version >= SESSIONS_FROM else _I32.pack(0)
-    pending = bytearray(head + _count(len(topics), flexible))
+    head = I32.pack(request.correlation_id) + (b"\0" if flexible else b"")
+    head += _HEAD.pack(0, error, 0) if version >= SESSIONS_FROM else I32.pack(0)
+    pending = bytearray(head + count(len(topics), flexible))
     for topic in topics:
-        pending += topic.topic_id.bytes if version >= IDS_FROM else _string(topic.name, flexible)
-        pending += _count(len(topic.parts), flexible)
+        pending += topic.topic_id.bytes if version >= IDS_FROM else string(topic.name, flexible)
+        pending += count(len(topic.parts), flexible)
         for part in topic.parts:
             pending += _described(part, version, flexible)
-            pending += _uvarint(part.size + 1) if flexible else _I32.pack(part.size)
+            pending += uvarint(part.size + 1) if flexible else I32.pack(part.size)
             if part.size:
                 out.append(bytes(pending))
                 out += part.records
@@ -69,7 +69,7 @@ def written(request: Request, topics: Sequence[FoundTopic], error: Code) -> list
     if flexible:
         pending += b"\0"
     out.append(bytes(pending))
-    out[0] = _I32.pack(sum(map(len, out)))
+    out[0] = I32.pack(sum(map(len, out)))
     return out
 
 
@@ -80,30 +80,12 @@ def _described(part: Found, version: int, flexible: bool) -> bytes:
     else:
         said = _PART.pack(part.number, part.error, bounds.end, bounds.stable)
     said += _aborted(part.aborted, flexible)
-    return said + _I32.pack(part.preferred) if version >= REPLICA_FROM else said
+    return said + I32.pack(part.preferred) if version >= REPLICA_FROM else said
 
 
 def _aborted(aborted: Sequence[Aborted] | None, flexible: bool) -> bytes:
     if aborted is None:
-        return b"\0" if flexible else _I32.pack(-1)
+        return b"\0" if flexible else I32.pack(-1)
     end = b"\0" if flexible else b""
     said = b"".join(_ABORTED.pack(one.producer_id, one.offset_first) + end for one in aborted)
-    return _count(len(aborted), flexible) + said
-
-
-def _count(count: int, flexible: bool) -> bytes:
-    return _uvarint(count + 1) if flexible else _I32.pack(count)
-
-
-def _string(text: str, flexible: bool) -> bytes:
-    data = text.encode()
-    return (_uvarint(len(data) + 1) if flexible else len(data).to_bytes(2, "big")) + data
-
-
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return count(len(aborted), flexible) + said

@@ -169,7 +169,7 @@ def _first_of(waiting: "dict[Connection, None]") -> "Connection":
     return connection
 
 
-async def _refuse(connection: "Connection", frame: bytes | memoryview) -> Answer:
+def _refuse(connection: "Connection", frame: bytes | memoryview) -> Work:
     raise CloseConnection("the broker is not ready")
 
 
@@ -191,6 +191,30 @@ class _Slot:
         self.connection.settle(self, work)
 
 
+class Turn:
+    """A lock that tells whether anybody has it or waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._users = 0
+
+    @property
+    def taken(self) -> bool:
+        return self._users > 0
+
+    async def __aenter__(self) -> None:
+        self._users += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self._users -= 1
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        self._users -= 1
+
+
 class Connection(asyncio.BufferedProtocol):
     """One client. Small requests are cut out of one buffer; a large one is read straight into a buffer of its own."""
 
@@ -203,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer = ""
         self.state: dict[str, object] = {}
         """What handlers remember of this client."""
-        self.produce_turn = asyncio.Lock()
+        self.produce_turn = Turn()
         """Produce requests place their batches one after another; then they wait together."""
         self._chunk = bytearray(CHUNK_BYTES)
         self._filled = 0
@@ -331,12 +355,16 @@ class Connection(asyncio.BufferedProtocol):
         """Work on a request; its answer has its place from now on."""
         if self._stopping or self._transport is None:
             return
+        try:
+            work = self._server.handle(self, frame)
+        except Exception as error:
+            self._fail(error)
+            return
         slot = _Slot(self, len(frame))
         self._slots.append(slot)
         self._all_answered.clear()
         self._bytes += slot.size
         self._server.take(slot.size)
-        work = self._server.handle(self, frame)
         task = work if isinstance(work, asyncio.Future) else self._loop.create_task(work, name="kafka.request")
         self._tasks.add(task)
         task.add_done_callback(slot.settle)
@@ -355,7 +383,11 @@ class Connection(asyncio.BufferedProtocol):
             slot.answer = task.result()
             slot.done = True
             self._answer()
-        elif isinstance(error, CloseConnection):
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, CloseConnection):
             self.close(str(error))
         else:
             if self._may_say("kafka.request_failed"):

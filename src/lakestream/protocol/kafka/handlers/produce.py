@@ -9,7 +9,7 @@ v5 log start offset · v8 record errors · v9 flexible · v10 current leader (no
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lakestream.batch import RecordBatch
 from lakestream.coordination import topic_settings
@@ -17,16 +17,20 @@ from lakestream.coordination.topic_settings import TopicSettings
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Unavailable
 from lakestream.model import PartitionId
-from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
+from lakestream.protocol.kafka.dispatch import Call, Done, describe, handles
 from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError, code_of
 from lakestream.protocol.kafka.keyless import keyless
+from lakestream.protocol.kafka.produce_answer import Stored, StoredTopic, written
 from lakestream.protocol.kafka.produce_request import PartitionData, ProduceRequest, TopicData
 from lakestream.protocol.kafka.rewrite import needs_rewriting, rewritten
-from lakestream.protocol.kafka.server import CloseConnection
+from lakestream.protocol.kafka.server import Answer, CloseConnection
 from lakestream.protocol.kafka.services import Services
 
 ZSTD = "zstd"
 ZSTD_FROM_VERSION = 7
+ACKS = (-1, 0, 1)
+
+Outcome: TypeAlias = "asyncio.Future[Appended] | LakestreamError"
 
 
 class Part(NamedTuple):
@@ -34,24 +38,38 @@ class Part(NamedTuple):
 
     topic: TopicData
     number: int
-    answer: "asyncio.Future[Appended] | LakestreamError"
-    log_append_ms: int
+    outcome: Outcome
+    append_ms: int
     log_start: int = 0
 
 
-@handles(0, versions=range(3, 14), reports_from=0)
-async def produce(call: Call, services: Services) -> Body | None:
-    if call.body.acks not in (-1, 0, 1):
+def begin(call: Call, services: Services, done: Done) -> bool:
+    """The short way: everything is known and nothing has to be rewritten, so the batches are placed at once, without a
+    task. False: nothing was done."""
+    if call.connection.produce_turn.taken or call.body.acks not in ACKS:
+        return False
+    plan = []
+    for topic, data in _asked(call):
+        known = _known(topic, data.number, services)
+        if known is None or known[1].compacted or known[1].log_append_time or known[1].compression != "producer":
+            return False
+        plan.append((topic, data, *known))
+    Waiting([_placed_at_once(*item, call.version, services) for item in plan], call, done)
+    return True
+
+
+@handles(0, versions=range(3, 14), reports_from=0, begin=begin)
+async def produce(call: Call, services: Services) -> Answer:
+    """The long way."""
+    if call.body.acks not in ACKS:
         refusal = KafkaError(Code.INVALID_REQUIRED_ACKS, f"acks={call.body.acks}: give 0, 1 or -1")
         parts = [Part(topic, data.number, refusal, -1) for topic, data in _asked(call)]
     else:
         async with call.connection.produce_turn:
-            parts = [await _placed(topic, data, call, services) for topic, data in _asked(call)]
-    await _settled(parts, call.body.timeout_ms / 1000)
-    if call.body.acks == 0:
-        _close_on_error(parts)
-        return None
-    return {"responses": _by_topic(parts)}
+            parts = [await _placed(topic, data, call.version, services) for topic, data in _asked(call)]
+    answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    Waiting(parts, call, lambda said: _tell(answer, said))
+    return await answer
 
 
 def _asked(call: Call) -> Iterator[tuple[TopicData, PartitionData]]:
@@ -59,31 +77,62 @@ def _asked(call: Call) -> Iterator[tuple[TopicData, PartitionData]]:
     return ((topic, data) for topic in request.topics for data in topic.partitions)
 
 
-async def _placed(topic: TopicData, data: PartitionData, call: Call, services: Services) -> Part:
-    try:
-        partition, settings = await _found(topic, data.number, services)
-        batch, append_ms = await _checked(data.records, settings, call.version, services)
-        answer = services.log.place(partition, batch)
-        return Part(topic, data.number, answer, append_ms, services.log.start_known(partition))
-    except LakestreamError as error:
-        return Part(topic, data.number, error, -1)
+# ── find, check, place ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _found(topic: TopicData, index: int, services: Services) -> tuple[PartitionId, TopicSettings]:
+def _known(topic: TopicData, number: int, services: Services) -> tuple[PartitionId, TopicSettings] | None:
+    """From memory alone."""
+    name = topic.name if topic.topic_id is None else services.view.name_of(topic.topic_id.hex)
+    known = None if name is None else services.view.known(name)
+    if known is None or not 0 <= number < known.partition_count:
+        return None
+    return PartitionId(known.topic_id, number), topic_settings.read(known.settings)
+
+
+async def _found(topic: TopicData, number: int, services: Services) -> tuple[PartitionId, TopicSettings]:
     name = topic.name
     if name is None:
         try:
             name = await services.view.name_of_id(topic.topic_id.hex if topic.topic_id else "")
         except Missing as error:
             raise KafkaError(Code.UNKNOWN_TOPIC_ID, str(error)) from error
-    partition = await services.view.partition(name, index)
+    partition = await services.view.partition(name, number)
     return partition, topic_settings.read((await services.view.topic(name)).settings)
 
 
-async def _checked(
-    records: memoryview | None, settings: TopicSettings, version: int, services: Services
-) -> tuple[RecordBatch, int]:
-    """The batch as it will be stored, and its append time where the topic wants that."""
+def _placed_at_once(
+    topic: TopicData,
+    data: PartitionData,
+    partition: PartitionId,
+    settings: TopicSettings,
+    version: int,
+    services: Services,
+) -> Part:
+    try:
+        batch = _checked(data.records, settings, version, services.clock.now_ms())
+        outcome = services.log.place(partition, batch)
+        return Part(topic, data.number, outcome, -1, services.log.start_known(partition))
+    except LakestreamError as error:
+        return Part(topic, data.number, error, -1)
+
+
+async def _placed(topic: TopicData, data: PartitionData, version: int, services: Services) -> Part:
+    try:
+        partition, settings = await _found(topic, data.number, services)
+        now_ms = services.clock.now_ms()
+        batch = _checked(data.records, settings, version, now_ms)
+        if settings.compacted:
+            await _check_keys(batch)
+        if needs_rewriting(batch, settings):
+            batch = RecordBatch.parse(await asyncio.to_thread(rewritten, batch, settings, now_ms))
+        outcome = services.log.place(partition, batch)
+        append_ms = now_ms if settings.log_append_time else -1
+        return Part(topic, data.number, outcome, append_ms, services.log.start_known(partition))
+    except LakestreamError as error:
+        return Part(topic, data.number, error, -1)
+
+
+def _checked(records: memoryview | None, settings: TopicSettings, version: int, now_ms: int) -> RecordBatch:
     try:
         batch = RecordBatch.parse(records or b"")
     except Corrupt as error:
@@ -98,16 +147,11 @@ async def _checked(
         raise KafkaError(
             Code.MESSAGE_TOO_LARGE, f"batch of {batch.size} bytes: the topic takes {settings.batch_bytes_max}"
         )
-    if batch.compression == ZSTD and version < ZSTD_FROM_VERSION:
+    if version < ZSTD_FROM_VERSION and batch.compression == ZSTD:
         raise KafkaError(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs produce version {ZSTD_FROM_VERSION} or newer")
-    now_ms = services.clock.now_ms()
     if not settings.log_append_time:
         _check_time(batch, settings, now_ms)
-    if settings.compacted:
-        await _check_keys(batch)
-    if needs_rewriting(batch, settings):
-        batch = RecordBatch.parse(await asyncio.to_thread(rewritten, batch, settings, now_ms))
-    return batch, now_ms if settings.log_append_time else -1
+    return batch
 
 
 async def _check_keys(batch: RecordBatch) -> None:
@@ -127,68 +171,99 @@ def _check_time(batch: RecordBatch, settings: TopicSettings, now_ms: int) -> Non
         raise KafkaError(Code.INVALID_TIMESTAMP, f"timestamp {batch.base_timestamp} is too far in the past")
 
 
-async def _settled(parts: list[Part], timeout_s: float) -> None:
-    waiting = [part.answer for part in parts if isinstance(part.answer, asyncio.Future)]
-    if waiting:
-        await asyncio.wait(waiting, timeout=max(timeout_s, 0.001))
+# ── wait, answer ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Waiting:
+    """A request whose batches are placed. Answers when all of them have their offsets, or its time is over."""
+
+    __slots__ = ("_call", "_done", "_left", "_parts", "_timer")
+
+    def __init__(self, parts: list[Part], call: Call, done: Done) -> None:
+        self._parts = parts
+        self._call = call
+        self._done: Done | None = done
+        self._left = 0
+        for part in parts:
+            if isinstance(part.outcome, asyncio.Future):
+                self._left += 1
+                part.outcome.add_done_callback(self._settled)
+        self._timer: asyncio.TimerHandle | None = None
+        if self._left:
+            timeout_s = max(call.body.timeout_ms / 1000, 0.001)
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._finish)
+        else:
+            self._finish()
+
+    def _settled(self, outcome: "asyncio.Future[Appended]") -> None:
+        if not outcome.cancelled():
+            outcome.exception()  # looked at, though the request's time may be over
+        self._left -= 1
+        if not self._left:
+            self._finish()
+
+    def _finish(self) -> None:
+        done, self._done = self._done, None
+        if done is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._call.body.acks == 0:
+            done(_failure_of(self._parts))
+        else:
+            done([written(self._call.request, _by_topic(self._parts))])
+
+
+def _tell(answer: "asyncio.Future[Answer]", said: Answer | CloseConnection) -> None:
+    if answer.done():
+        return  # the client has left
+    if isinstance(said, CloseConnection):
+        answer.set_exception(said)
+    else:
+        answer.set_result(said)
+
+
+def _failure_of(parts: list[Part]) -> CloseConnection | None:
+    """Without acks nothing is said of a success, and a failure closes the connection."""
+    for part in parts:
+        if isinstance(error := _outcome(part), LakestreamError):
+            return CloseConnection(f"produced without acks, and it failed: {describe(error)}")
+    return None
 
 
 def _outcome(part: Part) -> Appended | LakestreamError:
-    if isinstance(part.answer, LakestreamError):
-        return part.answer
-    if not part.answer.done():
+    outcome = part.outcome
+    if isinstance(outcome, LakestreamError):
+        return outcome
+    if not outcome.done() or outcome.cancelled():
         return Unavailable("not stored within the request's time; it may be later")
-    error = part.answer.exception()
+    error = outcome.exception()
     if error is None:
-        return part.answer.result()
+        return outcome.result()
     assert isinstance(error, LakestreamError)
     return error
 
 
-def _close_on_error(parts: list[Part]) -> None:
+def _by_topic(parts: list[Part]) -> list[StoredTopic]:
+    topics: list[StoredTopic] = []
+    last: TopicData | None = None
     for part in parts:
-        if isinstance(error := _outcome(part), LakestreamError):
-            raise CloseConnection(f"produced without acks, and it failed: {describe(error)}")
+        if part.topic is not last:  # they come as they were asked for, topic by topic
+            last = part.topic
+            topics.append(StoredTopic(last.name, last.topic_id, []))
+        topics[-1].parts.append(_stored(part))
+    return topics
 
 
-def _by_topic(parts: list[Part]) -> list[dict[str, Any]]:
-    answers: dict[int, dict[str, Any]] = {}
-    for part in parts:
-        entry = answers.setdefault(
-            id(part.topic),
-            {
-                "name": part.topic.name,
-                "topic_id": part.topic.topic_id,
-                "partition_responses": [],
-            },
-        )
-        entry["partition_responses"].append(_answer(part))
-    return list(answers.values())
-
-
-def _answer(part: Part) -> dict[str, Any]:
+def _stored(part: Part) -> Stored:
     outcome = _outcome(part)
-    if isinstance(outcome, LakestreamError):
-        return {
-            "index": part.number,
-            "error_code": code_of(outcome),
-            "base_offset": -1,
-            "log_append_time": -1,
-            "log_start_offset": -1,
-            "record_errors": _record_errors(outcome),
-            "error_message": describe(outcome),
-        }
-    return {
-        "index": part.number,
-        "error_code": Code.NONE,
-        "base_offset": outcome.offset_start,
-        "log_append_time": part.log_append_ms,
-        "log_start_offset": part.log_start,
-    }
-
-
-def _record_errors(error: LakestreamError) -> list[dict[str, Any]]:
-    if not isinstance(error, InvalidRecord):
-        return []
-    # All of them, as Kafka does: clients tell each record whether it or another one was the reason.
-    return [{"batch_index": number, "batch_index_error_message": None} for number in error.numbers]
+    if isinstance(outcome, Appended):
+        return Stored(part.number, Code.NONE, outcome.offset_start, part.append_ms, part.log_start)
+    # All records that are to blame, as Kafka does: clients tell each record whether it or another one was the reason.
+    to_blame = outcome.numbers if isinstance(outcome, InvalidRecord) else ()
+    return Stored(
+        part.number,
+        code_of(outcome),
+        record_errors=[(number, None) for number in to_blame],
+        message=describe(outcome),
+    )
