@@ -14,6 +14,8 @@ UNSORTED, NAMELESS, TOO_LARGE = 1, 2, 3
 _HEADER_SIZE: Final = 61
 _LENGTH_END: Final = 12
 _INT_MAX: Final = 2**31 - 1
+_NUMBERS_SIZE_MAX: Final = 5 + 10 + 5
+"""Of a record's length and its two differences, which are not known before its batch is."""
 _NULL: Final = -1
 _INLINE_MAX: Final = 12
 
@@ -135,7 +137,7 @@ def plan(
                 or (kind == 1 and timestamp != base_timestamp)
                 or offset - base_offset > _INT_MAX
                 or _does_not_fit(timestamp, base_timestamp)
-                or size + content > bytes_max
+                or size + content + _NUMBERS_SIZE_MAX > bytes_max
             )
         if begins:
             if batches:

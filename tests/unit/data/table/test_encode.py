@@ -1,0 +1,170 @@
+"""Rows to batches: how they are cut, how gaps are served, and what is said about rows that other hands have changed."""
+
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]
+from tests.unit.data.table.plain import HEAD, LONG_MAX, LONG_MIN, Record, batch_of, read_batches
+
+from lakestream.batch import RecordBatch, split, verify
+from lakestream.data.table.arrow import SCHEMA
+from lakestream.data.table.decode import decode
+from lakestream.data.table.encode import encode, gap
+from lakestream.data.table.heads import Source
+from lakestream.errors import Corrupt
+from lakestream.model import KiB
+
+NOW = 1_700_000_000_000
+
+
+def table_of(*records: Record) -> Any:
+    return pa.Table.from_batches(
+        [rows for record in records for rows in decode([Source.single("in", batch_of([record]), record.offset)], 0)],
+        schema=SCHEMA,
+    )
+
+
+def batches_of(table: Any, **options: Any) -> list[list[Record]]:
+    return list(read_batches(bytes(encode(table, **options).data)))
+
+
+def record(offset: int, **fields: Any) -> Record:
+    return Record(offset, NOW, 0, b"key", b"value")._replace(**fields)
+
+
+def test_rows_share_a_batch_with_gaps_between_them() -> None:
+    records = [record(offset) for offset in (5, 6, 9, 2**31)]
+    encoded = encode(table_of(*records))
+    assert list(read_batches(bytes(encoded.data))) == [records]
+    base, length, epoch, magic, _, attributes, delta, *_, pid, producer_epoch, sequence, count = HEAD.unpack_from(
+        encoded.data
+    )
+    assert (base, length, epoch, magic, attributes, delta) == (5, len(encoded.data) - 12, 0, 2, 0, 2**31 - 5)
+    assert (pid, producer_epoch, sequence, count) == (-1, -1, -1, 4)
+
+
+def test_a_full_batch_is_followed_by_another_and_a_large_record_stands_alone() -> None:
+    records = [record(n, value=bytes(size)) for n, size in enumerate((400, 400, 400, 5000, 400))]
+    found = batches_of(table_of(*records), bytes_max=1 * KiB)
+    assert [len(batch) for batch in found] == [2, 1, 1, 1]
+
+
+def test_what_one_head_cannot_describe_is_split() -> None:
+    far = [record(0, timestamp=LONG_MIN), record(1, timestamp=LONG_MAX), record(2, timestamp=LONG_MAX - 1)]
+    assert [len(batch) for batch in batches_of(table_of(*far))] == [1, 2]
+    appended = [record(n, timestamp=NOW + n // 2, timestamp_type=1) for n in range(4)]
+    assert [len(batch) for batch in batches_of(table_of(*appended))] == [2, 2]
+    assert [len(batch) for batch in batches_of(table_of(record(0), record(1, timestamp_type=1), record(2)))] == [
+        1,
+        1,
+        1,
+    ]
+    assert [len(batch) for batch in batches_of(table_of(record(0), record(2**31)))] == [1, 1]
+
+
+def test_the_newest_timestamp_is_in_the_head() -> None:
+    encoded = encode(table_of(*(record(n, timestamp=NOW + delta) for n, delta in enumerate((0, 7, -3)))))
+    _, _, _, _, _, _, _, base, newest, *_ = HEAD.unpack_from(encoded.data)
+    assert (base, newest) == (NOW, NOW + 7)
+
+
+def test_a_trailing_gap_is_covered() -> None:
+    table = table_of(record(5), record(6))
+    encoded = encode(table, covers_to=1000)
+    assert encoded.last_offsets.tolist() == [999]
+    assert MemoryRecords(bytes(encoded.data)).next_batch().next_offset == 1000
+    assert encode(table, covers_to=7).last_offsets.tolist() == [6]
+    assert encode(table, covers_to=2**40).last_offsets.tolist() == [5 + 2**31 - 1], "as far as a batch can reach"
+    with pytest.raises(AssertionError, match="rows reach to offset 6"):
+        encode(table, covers_to=6)
+
+
+def test_only_the_last_batch_covers_the_gap() -> None:
+    encoded = encode(table_of(record(1), record(5)), bytes_max=1, covers_to=20)
+    assert encoded.base_offsets.tolist() == [1, 5]
+    assert encoded.last_offsets.tolist() == [1, 19]
+
+
+def test_a_gap_without_any_row_is_an_empty_batch() -> None:
+    empty = gap(5, 1000)
+    assert list(read_batches(bytes(empty.data))) == [[]]
+    batch = MemoryRecords(bytes(empty.data)).next_batch()
+    assert (batch.base_offset, batch.next_offset, list(batch)) == (5, 1000, [])
+    assert gap(5, 2**40).last_offsets.tolist() == [5 + 2**31 - 1]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_the_broker_takes_what_is_encoded(codec: str) -> None:
+    """Every checksum is right, of small batches and of large ones."""
+    encoded = encode(table_of(*(record(n, value=bytes(100 * n)) for n in range(40))), bytes_max=3 * KiB, codec=codec)
+    parts = [verify(data, "here") for data in split(encoded.data, "here")]
+    assert len(parts) == len(encoded) > 20
+    assert {part.compression for part in parts} == {codec}
+    assert all(isinstance(part, RecordBatch) for part in parts)
+
+
+def test_no_rows_no_batches() -> None:
+    for table in (SCHEMA.empty_table(), pa.Table.from_batches([], SCHEMA)):
+        encoded = encode(table, covers_to=9)
+        assert (len(encoded), bytes(encoded.data)) == (0, b"")
+
+
+def changed(table: Any, name: str, column: Any) -> Any:
+    """The table with another column inside `_stream`; None: without it."""
+    stream = table.column("_stream").combine_chunks()
+    fields = [(field, stream.field(field.name)) for field in stream.type if field.name != name]
+    if column is not None:
+        fields.append((pa.field(name, column.type), column))
+    made = pa.StructArray.from_arrays([array for _, array in fields], fields=[field for field, _ in fields])
+    return pa.table({"value": table.column("value"), "_stream": made})
+
+
+@pytest.mark.parametrize("name", ["offset", "timestamp", "timestamp_ms", "timestamp_type", "key", "headers"])
+def test_a_column_that_is_gone_is_named(name: str) -> None:
+    with pytest.raises(Corrupt, match=f"^orders: column _stream has no {name} any more"):
+        encode(changed(table_of(record(0)), name, None), name="orders")
+
+
+@pytest.mark.parametrize("name", ["value", "_stream"])
+def test_a_table_without_what_makes_records_is_named(name: str) -> None:
+    with pytest.raises(Corrupt, match=f"^orders: column {name} is gone"):
+        encode(table_of(record(0)).drop_columns([name]), name="orders")
+
+
+def test_rows_that_are_no_records() -> None:
+    table = table_of(record(3), record(4))
+    for offsets, reason in (
+        ([4, 4], "the row of offset 4 is no record: its offset is not above that of the row before"),
+        ([5, 4], "the row of offset 4 is no record: its offset is not above that of the row before"),
+        ([-1, 4], "the row of offset -1 is no record"),
+        ([None, 4], "1 rows have no offset"),
+    ):
+        with pytest.raises(Corrupt, match=reason):
+            encode(changed(table, "offset", pa.array(offsets, pa.int64())))
+    entry = pa.struct([("key", pa.string()), ("value", pa.binary()), ("key_raw", pa.binary())])
+    headers = pa.array([[], [{"key": None, "value": b"x", "key_raw": None}]], pa.list_(entry))
+    with pytest.raises(Corrupt, match="the row of offset 4 is no record: one of its headers has no key"):
+        encode(changed(table, "headers", headers))
+    with pytest.raises(Corrupt, match=r"column _stream\.headers is int64"):
+        encode(changed(table, "headers", pa.array([1, 2])))
+
+
+def test_rows_that_somebody_changed_are_what_the_table_says() -> None:
+    """Times finer than a millisecond, times and types and headers that were removed."""
+    table = table_of(record(0), record(1), record(2))
+    micros = pa.array([1_500_999, -1, None], pa.timestamp("us", tz="UTC"))
+    (batch,) = batches_of(changed(table, "timestamp", micros))
+    assert [found.timestamp for found in batch] == [1500, -1, -1]
+    (batch,) = batches_of(changed(table, "timestamp_type", pa.nulls(3, pa.int32())))
+    assert [found.timestamp_type for found in batch] == [0, 0, 0]
+    kind = SCHEMA.field("_stream").type.field("headers").type
+    (batch,) = batches_of(changed(table, "headers", pa.nulls(3, kind)))
+    assert [found.headers for found in batch] == [(), (), ()]
+
+
+def test_a_column_of_dictionaries() -> None:
+    table = table_of(record(0), record(1, value=None), record(2))
+    values = pa.array([b"value", None, b"value"]).dictionary_encode()
+    (batch,) = batches_of(table.set_column(0, "value", values))
+    assert [found.value for found in batch] == [b"value", None, b"value"]

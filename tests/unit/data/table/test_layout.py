@@ -1,0 +1,83 @@
+"""The table's columns: the numbers are fixed, every library agrees on them, and naming columns costs nothing."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+
+from lakestream.data.table import layout
+from lakestream.data.table.arrow import SCHEMA
+
+
+def test_the_numbers_never_change() -> None:
+    assert _numbers(layout.COLUMNS) == {
+        "value": 1,
+        "_stream": 2,
+        "_stream.partition": 3,
+        "_stream.offset": 4,
+        "_stream.timestamp": 5,
+        "_stream.timestamp_ms": 6,
+        "_stream.timestamp_type": 7,
+        "_stream.key": 8,
+        "_stream.headers": 9,
+        "_stream.schema_id": 10,
+        "_stream.value": 11,
+        "_stream.headers.element": 12,
+        "_stream.headers.key": 13,
+        "_stream.headers.value": 14,
+        "_stream.headers.key_raw": 15,
+    }
+    assert layout.FIRST_FREE_ID == 16
+    assert (layout.PARTITION_ID, layout.OFFSET_ID, layout.TIMESTAMP_ID) == (3, 4, 5)
+
+
+def _numbers(columns: tuple[layout.Column, ...], prefix: str = "") -> dict[str, int]:
+    found = {}
+    for column in columns:
+        found[prefix + column.name] = column.field_id
+        if column.element_id:
+            found[f"{prefix}{column.name}.element"] = column.element_id
+        found |= _numbers(column.fields, f"{prefix}{column.name}.")
+    return found
+
+
+def test_iceberg_reads_the_schema_and_would_number_it_the_same() -> None:
+    schema = Schema.model_validate(layout.iceberg_schema())
+    assert schema.highest_field_id == layout.FIRST_FREE_ID - 1
+    assert assign_fresh_schema_ids(schema) == schema
+
+
+def test_arrow_has_the_same_columns() -> None:
+    theirs = schema_to_pyarrow(Schema.model_validate(layout.iceberg_schema()))
+    assert _flat(SCHEMA) == _flat(theirs)
+
+
+def _flat(fields: Any, prefix: str = "") -> list[tuple[str, bytes, bool]]:
+    found = []
+    for field in fields:
+        found.append((prefix + field.name, field.metadata[b"PARQUET:field_id"], field.nullable))
+        kind = field.type
+        if hasattr(kind, "value_field"):
+            found += _flat([kind.value_field], f"{prefix}{field.name}.")
+        elif kind.num_fields:
+            found += _flat(list(kind), f"{prefix}{field.name}.")
+    return found
+
+
+def test_a_file_carries_the_numbers(tmp_path: Any) -> None:
+    pq.write_table(SCHEMA.empty_table(), tmp_path / "empty.parquet")
+    assert _flat(pq.read_schema(tmp_path / "empty.parquet")) == _flat(SCHEMA)
+
+
+def test_the_milliseconds_that_fit() -> None:
+    assert layout.TIMESTAMP_MS_MAX * 1000 < 2**63 <= (layout.TIMESTAMP_MS_MAX + 1) * 1000
+    assert layout.TIMESTAMP_MS_MIN * 1000 >= -(2**63) > (layout.TIMESTAMP_MS_MIN - 1) * 1000
+
+
+def test_naming_columns_loads_nothing_heavy() -> None:
+    """A broker that never reads history never loads a compiler."""
+    heavy = "import sys, lakestream.data.table.layout; assert not {'numba', 'pyarrow', 'numpy'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", heavy], check=False).returncode == 0
