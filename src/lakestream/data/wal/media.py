@@ -5,9 +5,8 @@ Before: writer.py.  After: storage/object_store.py, segments.py.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from lakestream.clock import Clock
 from lakestream.data.wal import format
@@ -96,7 +95,7 @@ class SegmentFrames:
         created_ms = self._clock.now_ms()
         self._count += 1
         name = segment_name(created_ms, self._writer_id, self._count)
-        async with _in_time(self._settings.disk_timeout_ms, name):
+        async with _InTime(self._settings.disk_timeout_ms, name):
             self._open = _OpenSegment(name, created_ms, await self._files.create(name))
         return self._open
 
@@ -108,7 +107,7 @@ class SegmentFrames:
         """After a failed append the next one goes to a new file: this one may be broken, or as large as it may become.
         One that is still empty is kept, or a full disk would leave a litter of them."""
         try:
-            async with _in_time(self._settings.disk_timeout_ms, segment.name):
+            async with _InTime(self._settings.disk_timeout_ms, segment.name):
                 await segment.file.append(frame.buffers)
         except BaseException:
             if segment.file.broken or segment.file.size:
@@ -130,7 +129,7 @@ class SegmentFrames:
             position=segment.size,
         )
         try:
-            async with _in_time(self._settings.disk_timeout_ms, segment.name):
+            async with _InTime(self._settings.disk_timeout_ms, segment.name):
                 await segment.file.append(seal.buffers)
         except LakestreamError as error:
             log.warning("wal.not_sealed segment=%s error=%s", segment.name, error)  # the sweeper waits for its age
@@ -147,14 +146,21 @@ class _OpenSegment:
         self.sequence = 0
 
 
-@asynccontextmanager
-async def _in_time(timeout_ms: int, name: str) -> AsyncIterator[None]:
+class _InTime:
     """A disk that hangs (a network file system whose server is gone) must not hang its producers."""
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            yield
-    except TimeoutError:
-        raise Unavailable(f"{name}: the disk did not answer within {timeout_ms / 1000:g} s") from None
+
+    def __init__(self, timeout_ms: int, name: str) -> None:
+        self._timeout = asyncio.timeout(timeout_ms / 1000)
+        self._late = f"{name}: the disk did not answer within {timeout_ms / 1000:g} s"
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        try:
+            await self._timeout.__aexit__(*raised)
+        except TimeoutError:
+            raise Unavailable(self._late) from None
 
 
 def _tell(extents: Sequence[Extent], frame: format.Frame, location: Location) -> None:

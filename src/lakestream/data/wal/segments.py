@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+from lakestream.beside import Beside
 from lakestream.clock import Clock, Ids
 from lakestream.data.wal.names import parse_segment_name
 from lakestream.data.wal.names import segment_name as segment_name
@@ -196,7 +197,7 @@ class DiskSegment:
         self.name = path.name
         self._path = path
         self._on_close = on_close
-        self._thread = ThreadPoolExecutor(1, f"wal-append-{path.name}")
+        self._thread = Beside(f"wal-append-{path.name}")
         self._file: OpenFile | None = None
         self._size = 0
         self._broken: str | None = None
@@ -211,7 +212,7 @@ class DiskSegment:
         return self._broken is not None
 
     async def open(self) -> OpenFile:
-        self._file = await _in_thread(self._thread, self._create)
+        self._file = await self._thread.do(self._create)
         return self._file
 
     async def append(self, buffers: Sequence[Buffer]) -> None:
@@ -220,7 +221,7 @@ class DiskSegment:
                 f"{self._path} takes no more appends ({self._broken or 'closed'}): write to a new segment"
             )
         try:
-            await _in_thread(self._thread, lambda: self._append(buffers))
+            await self._thread.do(lambda: self._append(buffers))
         except asyncio.CancelledError:
             self._broken = "an append was cancelled"
             raise
@@ -231,9 +232,9 @@ class DiskSegment:
         self._closed = True
         self._on_close(self)
         try:
-            await _in_thread(self._thread, self._close)
+            await self._thread.do(self._close)
         finally:
-            self._thread.shutdown(wait=False)
+            self._thread.close()
 
     # Below: on the file's own thread.
 

@@ -23,13 +23,15 @@ T = TypeVar("T")
 class Job(Generic[C]):
     """One caller's work, and its answer: `error` if there is one, else `result`."""
 
-    __slots__ = ("error", "future", "result", "work")
+    __slots__ = ("begun", "error", "future", "result", "work")
 
     def __init__(self, work: Callable[[C], Any], future: asyncio.Future[Any]) -> None:
         self.work = work
         self.future = future
         self.result: Any = None
         self.error: Exception | None = None
+        self.begun = False
+        """It may have been done, whoever waits for it."""
 
     def run(self, context: C) -> None:
         """A caller's own mistake is its own answer. What SQLite says of the database is raised: it concerns all."""
@@ -63,20 +65,37 @@ class Line(Generic[C]):
         thread.start()
 
     async def do(self, work: Callable[[C], T]) -> T:
-        job: Job[C] | None = None
+        job: Job[C] = Job(work, self._loop.create_future())
+        late = self._loop.call_later(self._wait_ms / 1000, self._give_up, job)
+        try:
+            if self._room.locked():
+                await self._wait_for_room(job)
+            else:
+                await self._room.acquire()  # at once
+            if self._closed:
+                self._room.release()
+                raise Unavailable(f"{self._what}: the store is closed")
+            job.begun = True
+            self._queue.put(job)
+            result: T = await job.future
+            return result
+        finally:
+            late.cancel()
+
+    async def _wait_for_room(self, job: Job[C]) -> None:
         try:
             async with asyncio.timeout(self._wait_ms / 1000):
                 await self._room.acquire()
-                if self._closed:
-                    self._room.release()
-                    raise Unavailable(f"{self._what}: the store is closed")
-                job = Job(work, self._loop.create_future())
-                self._queue.put(job)
-                result: T = await job.future
-                return result
         except TimeoutError as error:
-            late = f"{self._what}: no answer for {self._wait_ms} ms: check the disk"
-            raise (Unavailable if job is None else Uncertain)(late) from error
+            raise Unavailable(self._late) from error
+
+    def _give_up(self, job: Job[C]) -> None:
+        if job.begun and not job.future.done():
+            job.future.set_exception(Uncertain(self._late))
+
+    @property
+    def _late(self) -> str:
+        return f"{self._what}: no answer for {self._wait_ms} ms: check the disk"
 
     async def close(self) -> None:
         """Serve those who wait, then end the threads."""
