@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from lakestream.batch import RecordBatch
 from lakestream.clock import Clock
 from lakestream.data.log import rules
 from lakestream.data.log.fold import Accepted, Duplicate, Trial
@@ -46,11 +47,18 @@ class Draft(NamedTuple):
 
 class Failure(NamedTuple):
     """A producer's batches that were sent between the one that failed and the moment it was told fail too: none of them
-    may overtake the failed one."""
+    may overtake the failed one. Who is told hears it a while later, so those that arrive behind the failed one later
+    still are refused too, unless the log knows their producer and can judge by itself."""
 
     after_number: int
     upto_number: int
     error: LakestreamError
+    epoch: int
+    sequence: int
+    """Of the failed batch."""
+
+    def is_before(self, batch: RecordBatch) -> bool:
+        return batch.producer_epoch == self.epoch and 0 <= self.sequence < batch.base_sequence
 
 
 class Lane:
@@ -66,7 +74,10 @@ class Lane:
     def fail(self, extent: Extent, error: LakestreamError, upto_number: int) -> None:
         for item in extent.items:
             if item.batch.has_producer and (item.answer.cancelled() or not item.answer.done()):
-                self._remember(item, Failure(item.number, upto_number, error))
+                batch = item.batch
+                self._remember(
+                    item, Failure(item.number, upto_number, error, batch.producer_epoch, batch.base_sequence)
+                )
             answer(item, error)
         while len(self.failures) > FAILED_PRODUCERS_MAX:
             del self.failures[next(iter(self.failures))]
@@ -82,15 +93,16 @@ class Lane:
         known = self.failures.get(item.batch.producer_id)
         if known is not None and item.number <= known.upto_number:  # it has not heard of the one before: one failure
             first = failure if failure.after_number < known.after_number else known
-            upto = max(failure.upto_number, known.upto_number)
-            failure = Failure(first.after_number, upto, first.error)
+            failure = first._replace(upto_number=max(failure.upto_number, known.upto_number))
         self.failures[item.batch.producer_id] = failure
 
-    def failure_of(self, item: Placed) -> LakestreamError | None:
+    def failure_of(self, item: Placed, trial: Trial) -> LakestreamError | None:
         failure = self.failures.get(item.batch.producer_id)
         if failure is None or item.number <= failure.after_number:
             return None
         if item.number <= failure.upto_number:
+            return failure.error
+        if failure.is_before(item.batch) and not trial.knows(item.batch.producer_id):
             return failure.error
         del self.failures[item.batch.producer_id]  # it has heard, and begins again
         return None
@@ -201,7 +213,7 @@ class Claimer:
         batches: list[BatchInfo] = []
         others: list[tuple[Placed, Duplicate | LakestreamError]] = []
         for item, batch in zip(extent.items, extent.batches, strict=True):
-            verdict = (lane.failure_of(item) if lane.failures else None) or trial.judge(batch)
+            verdict = (lane.failure_of(item, trial) if lane.failures else None) or trial.judge(batch)
             if isinstance(verdict, Accepted):
                 accepted.append(item)
                 batches.append(batch)

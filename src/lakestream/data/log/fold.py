@@ -302,7 +302,7 @@ class Trial:
         if batch.producer_id == NO_PRODUCER:
             self.offset += batch.record_count
             return ACCEPTED
-        producer = self.changed.get(batch.producer_id) or self._fold.producer(batch.producer_id, self._appended_ms)
+        producer = self._producer(batch.producer_id)
         verdict = ACCEPTED if _goes_on(producer, batch) else judge(producer, batch)
         if verdict is ACCEPTED:
             self.changed.pop(batch.producer_id, None)
@@ -310,6 +310,12 @@ class Trial:
             self.is_plain = self.is_plain and batch.kind is Kind.PLAIN
             self.offset += batch.record_count
         return verdict
+
+    def knows(self, producer_id: int) -> bool:
+        return self._producer(producer_id) is not None
+
+    def _producer(self, producer_id: int) -> Producer | None:
+        return self.changed.get(producer_id) or self._fold.producer(producer_id, self._appended_ms)
 
 
 def served(claim: Claim, created_ms: int) -> Iterator[tuple[int, BatchInfo]]:

@@ -297,10 +297,10 @@ class Log:
         """Some claims from the one that holds `offset` on, or from the first that is left; none at the end."""
         return await self._search.claims(await self._views.get(partition), offset)
 
-    async def producers(self, partition: PartitionId) -> dict[int, Producer]:
+    async def producers(self, partition: PartitionId, *, confirmed: bool = False) -> dict[int, Producer]:
         """What is known of each producer that wrote here and is remembered."""
         view = await self._views.get(partition)
-        await self._views.refresh(view)
+        await self._views.refresh(view, confirmed=confirmed)
         fold = view.fold
         return {pid: producer for pid, producer in fold.producers.items() if fold.producer(pid, fold.appended_ms)}
 

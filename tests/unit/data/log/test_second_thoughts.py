@@ -8,6 +8,7 @@ from tests.unit.data.brokers import QUICK, World, plain, read_all, sent
 
 from lakestream.data.log import rules
 from lakestream.data.log.claimer import Lane
+from lakestream.data.log.fold import Fold, Trial
 from lakestream.data.log.inspect import Inspector
 from lakestream.data.wal.buffer import Extent, Placed
 from lakestream.data.wal.footers import segment_footers
@@ -83,9 +84,30 @@ async def test_failures_that_come_out_of_order_are_one(world: World) -> None:
     one, two, three = extent(1, 0), extent(2, 1), extent(3, 2)
     lane.fail(three, Unavailable("3 could not be stored"), 3)
     lane.fail(one, Unavailable("1 struggled in vain"), 3)
-    assert "1 struggled" in str(lane.failure_of(two.items[0]))
+    assert "1 struggled" in str(lane.failure_of(two.items[0], Trial(Fold(), 0)))
     for failed in (one, three):
         failed.items[0].answer.exception()
+
+
+async def test_what_arrives_behind_a_failed_batch_waits_for_it_to_come_again(world: World) -> None:
+    """Its producer is told that the first batch failed, but on a network he sends the second before he hears it. To the
+    log he is new, and any sequence is a fine first one."""
+    partition, log = await world.log(), await world.broker()
+    world.objects.failures.append(Unavailable("down"))
+    for sequence in (0, 1):
+        with pytest.raises(Unavailable, match="down"):
+            await log.append(partition, sent(sequence, f"b{sequence}"))
+    assert (await log.append(partition, sent(0, "b0"))).offset_start == 0
+    assert (await log.append(partition, sent(1, "b1"))).offset_start == 1
+
+
+async def test_a_batch_that_failed_here_and_succeeded_elsewhere_holds_back_nothing(world: World) -> None:
+    partition, log, other = await world.log(), await world.broker(), await world.broker()
+    world.objects.failures.append(Unavailable("down"))
+    with pytest.raises(Unavailable, match="down"):
+        await log.append(partition, sent(0, "b0"))
+    assert (await other.append(partition, sent(0, "b0"))).offset_start == 0
+    assert (await log.append(partition, sent(1, "b1"))).offset_start == 1
 
 
 async def test_a_fold_is_saved_though_claims_come_faster(world: World) -> None:

@@ -17,6 +17,7 @@ from lakestream.coordination.topic_settings import TopicSettings
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Unavailable
 from lakestream.model import PartitionId
+from lakestream.protocol.kafka import setbacks
 from lakestream.protocol.kafka.dispatch import Call, Done, describe, handles
 from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError, code_of
 from lakestream.protocol.kafka.keyless import keyless
@@ -25,6 +26,7 @@ from lakestream.protocol.kafka.produce_request import PartitionData, ProduceRequ
 from lakestream.protocol.kafka.rewrite import needs_rewriting, rewritten
 from lakestream.protocol.kafka.server import Answer, CloseConnection
 from lakestream.protocol.kafka.services import Services
+from lakestream.protocol.kafka.setbacks import SETBACKS
 
 ZSTD = "zstd"
 ZSTD_FROM_VERSION = 7
@@ -46,7 +48,7 @@ class Part(NamedTuple):
 def begin(call: Call, services: Services, done: Done) -> bool:
     """The short way: everything is known and nothing has to be rewritten, so the batches are placed at once, without a
     task. False: nothing was done."""
-    if call.connection.produce_turn.taken or call.body.acks not in ACKS:
+    if call.connection.produce_turn.taken or call.body.acks not in ACKS or SETBACKS in call.connection.state:
         return False
     plan = []
     for topic, data in _asked(call):
@@ -54,7 +56,7 @@ def begin(call: Call, services: Services, done: Done) -> bool:
         if known is None or known[1].compacted or known[1].log_append_time or known[1].compression != "producer":
             return False
         plan.append((topic, data, *known))
-    Waiting([_placed_at_once(*item, call.version, services) for item in plan], call, done)
+    Waiting([_placed_at_once(*item, call, services) for item in plan], call, done)
     return True
 
 
@@ -66,7 +68,7 @@ async def produce(call: Call, services: Services) -> Answer:
         parts = [Part(topic, data.number, refusal, -1) for topic, data in _asked(call)]
     else:
         async with call.connection.produce_turn:
-            parts = [await _placed(topic, data, call.version, services) for topic, data in _asked(call)]
+            parts = [await _placed(topic, data, call, services) for topic, data in _asked(call)]
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     Waiting(parts, call, lambda said: _tell(answer, said))
     return await answer
@@ -105,31 +107,42 @@ def _placed_at_once(
     data: PartitionData,
     partition: PartitionId,
     settings: TopicSettings,
-    version: int,
+    call: Call,
     services: Services,
 ) -> Part:
     try:
-        batch = _checked(data.records, settings, version, services.clock.now_ms())
+        batch = _checked(data.records, settings, call.version, services.clock.now_ms())
         outcome = services.log.place(partition, batch)
         return Part(topic, data.number, outcome, -1, services.log.start_known(partition))
     except LakestreamError as error:
-        return Part(topic, data.number, error, -1)
+        return _failed(topic, data, error, call)
 
 
-async def _placed(topic: TopicData, data: PartitionData, version: int, services: Services) -> Part:
+async def _placed(topic: TopicData, data: PartitionData, call: Call, services: Services) -> Part:
     try:
         partition, settings = await _found(topic, data.number, services)
         now_ms = services.clock.now_ms()
-        batch = _checked(data.records, settings, version, now_ms)
+        batch = _checked(data.records, settings, call.version, now_ms)
         if settings.compacted:
             await _check_keys(batch)
         if needs_rewriting(batch, settings):
             batch = RecordBatch.parse(await asyncio.to_thread(rewritten, batch, settings, now_ms))
+        await setbacks.check(call.connection.state, _place(topic, data), batch, partition, services.log)
         outcome = services.log.place(partition, batch)
         append_ms = now_ms if settings.log_append_time else -1
         return Part(topic, data.number, outcome, append_ms, services.log.start_known(partition))
     except LakestreamError as error:
-        return Part(topic, data.number, error, -1)
+        return _failed(topic, data, error, call)
+
+
+def _failed(topic: TopicData, data: PartitionData, error: LakestreamError, call: Call) -> Part:
+    if isinstance(error, Unavailable | Missing):  # it will come again; what is refused for good will not
+        setbacks.note(call.connection.state, _place(topic, data), data.records)
+    return Part(topic, data.number, error, -1)
+
+
+def _place(topic: TopicData, data: PartitionData) -> setbacks.Place:
+    return topic.topic_id or topic.name, data.number
 
 
 def _checked(records: memoryview | None, settings: TopicSettings, version: int, now_ms: int) -> RecordBatch:
