@@ -50,6 +50,7 @@ async def open_broker(
     async with AsyncExitStack() as opened:
         node = await opened.enter_async_context(open_node(settings, clock, ids, profiles.of))
         view = profiles.view = ClusterView(node.stores.metadata)
+        node.log.when_gone(view.forget_log)
         await view.start()
         opened.push_async_callback(view.close)
         server = KafkaServer(ServerSettings())

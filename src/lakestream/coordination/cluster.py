@@ -104,6 +104,12 @@ class ClusterView:
     def learn(self, name: str, topic: Topic) -> None:
         self._put({**self._by_name, name: topic})
 
+    def forget_log(self, partition: PartitionId) -> None:
+        """It is gone, so its topic is another one by now, or none: the next who asks looks at the store."""
+        name = self._names.get(partition.topic_id)
+        if name is not None:
+            self.forget(name)
+
     def forget(self, name: str) -> None:
         self._put({known: topic for known, topic in self._by_name.items() if known != name})
 

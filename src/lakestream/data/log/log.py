@@ -169,6 +169,10 @@ class Log:
         if self._following is not None:
             self._following.cancel()
 
+    def when_gone(self, tell: Callable[[PartitionId], None]) -> None:
+        """Have somebody told of every log that turns out to be deleted: what he knows of its topic is old."""
+        self._views.on_gone = tell
+
     def figures(self) -> Figures:
         counts, cache = self._claimer.counts, self._reader.cache
         return Figures(

@@ -110,6 +110,8 @@ class Views:
         self.doubts = 0
         """How often events were missed: a start that was seen before the last time may have moved."""
         self._looks = _Looks()
+        self.on_gone: Callable[[PartitionId], None] = _nobody
+        """Told when a log turns out to be deleted."""
 
     def __len__(self) -> int:
         return len(self._views)
@@ -124,6 +126,7 @@ class Views:
 
     def forget(self, partition: PartitionId) -> None:
         self._views.pop(partition, None)
+        self.on_gone(partition)
 
     async def get(self, partition: PartitionId) -> View:
         view = self._views.get(partition)
@@ -318,6 +321,10 @@ class _Looks:
     def kill(self) -> None:
         for task in (*self._running.values(), *self._waiting.values()):
             task.cancel()
+
+
+def _nobody(partition: PartitionId) -> None:
+    return None
 
 
 def _retrieved(task: asyncio.Task[None]) -> None:

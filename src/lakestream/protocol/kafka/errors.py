@@ -13,6 +13,7 @@ class Code(IntEnum):
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
     INVALID_TOPIC_EXCEPTION = 17
@@ -79,3 +80,9 @@ def code_of(error: errors.LakestreamError) -> Code:
     if isinstance(error, KafkaError):
         return error.code
     return next(KAFKA_CODE[kind] for kind in type(error).__mro__ if kind in KAFKA_CODE)
+
+
+def code_in_fetch(error: errors.LakestreamError) -> Code:
+    """Consumers do not retry what producers retry: the Java one throws when a fetch is answered with a time-out. All of
+    them look for the leader anew, and come again, when they are told that it is another one."""
+    return Code.NOT_LEADER_OR_FOLLOWER if isinstance(error, errors.Unavailable) else code_of(error)

@@ -20,7 +20,7 @@ from lakestream.errors import LakestreamError, Missing, OutOfRange
 from lakestream.filed import FileSpan, Piece
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Call, handles
-from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
+from lakestream.protocol.kafka.errors import Code, KafkaError, code_in_fetch
 from lakestream.protocol.kafka.fetch_answer import NO_REPLICA, Found, FoundTopic, written
 from lakestream.protocol.kafka.services import Services
 
@@ -77,7 +77,7 @@ async def _resolved(topic: Any, services: Services) -> Topic:
         await services.view.topic(name)
     except LakestreamError as error:
         return Topic(
-            name or "", topic_id, [Found(part.partition, code_of(error), NO_BOUNDS) for part in topic.partitions]
+            name or "", topic_id, [Found(part.partition, code_in_fetch(error), NO_BOUNDS) for part in topic.partitions]
         )
     parts: list[Wanted | Found] = []
     for part in topic.partitions:
@@ -85,7 +85,7 @@ async def _resolved(topic: Any, services: Services) -> Topic:
             log_id = await services.view.partition(name, part.partition)
             parts.append(Wanted(log_id, part.partition, part.fetch_offset, part.partition_max_bytes))
         except LakestreamError as error:
-            parts.append(Found(part.partition, code_of(error), NO_BOUNDS))
+            parts.append(Found(part.partition, code_in_fetch(error), NO_BOUNDS))
     return Topic(name, topic_id, parts)
 
 
@@ -140,7 +140,7 @@ async def _refused(wanted: Wanted, error: LakestreamError, services: Services) -
             bounds = await services.log.bounds(wanted.partition)
         except LakestreamError as newer:
             error = newer
-    return Found(wanted.number, code_of(error), bounds, wanted.partition)
+    return Found(wanted.number, code_in_fetch(error), bounds, wanted.partition)
 
 
 async def _answered(wanted: Wanted, found: Slice, call: Call, services: Services) -> Found:
