@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,12 @@ from lakestream.beside import Beside
 
 async def test_one_thing_after_another() -> None:
     beside, done = Beside("test"), list[int]()
-    outcomes = [beside.do(lambda number=number: done.append(number) or number) for number in range(100)]  # type: ignore[misc]
+
+    def note(number: int) -> int:
+        done.append(number)
+        return number
+
+    outcomes = [beside.do(partial(note, number)) for number in range(100)]
     assert await asyncio.gather(*outcomes) == list(range(100)) == done
     beside.close()
 

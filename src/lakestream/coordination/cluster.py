@@ -32,8 +32,8 @@ class ClusterView:
         self._names: dict[str, str] = {}  # by topic id
         self._gone_ids: dict[str, None] = {}  # asked for, and nobody's; the oldest first
         self.brokers: list[Broker] = []
-        self.version = 0
-        """Changes with every change of topics or brokers: what was built from them is then built anew."""
+        self.derived: dict[object, bytes] = {}
+        """What was built from the topics and brokers of now; a change of either takes it away."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -118,12 +118,12 @@ class ClusterView:
 
     async def look_at_brokers(self) -> None:
         self.brokers = await self._brokers.all()
-        self.version += 1
+        self.derived = {}
 
     def _put(self, topics: dict[str, Topic]) -> None:
         self._by_name = topics
         self._names = {topic.topic_id: name for name, topic in topics.items()}
-        self.version += 1
+        self.derived = {}
 
     async def _follow(self, prefix: str, look: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -132,4 +132,6 @@ class ClusterView:
                     await look()
             except LakestreamError as error:
                 log.warning("cluster.feed_broken prefix=%s error=%s", prefix, error)
+            except Exception:
+                log.exception("cluster.feed_broken prefix=%s", prefix)  # a bug must not end all news
             await asyncio.sleep(FEED_RETRY_MS / 1000)

@@ -14,31 +14,35 @@ from uuid import UUID
 
 from lakestream.coordination import placement
 from lakestream.errors import Conflict, LakestreamError, Missing
+from lakestream.filed import Piece
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.topics import Topic
 from lakestream.protocol.kafka import authorized
-from lakestream.protocol.kafka.dispatch import Body, Call, handles
+from lakestream.protocol.kafka.dispatch import Call, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
+from lakestream.protocol.kafka.metadata_answer import Described, DescribedTopic, topic_written, written
 from lakestream.protocol.kafka.names import is_legal, zone_of
 from lakestream.protocol.kafka.services import Services
 
+NULL_NAMES_FROM = 12
+
 
 @handles(3, versions=range(0, 14))
-async def metadata(call: Call, services: Services) -> Body:
-    brokers = services.view.brokers or [services.me]
-    near = placement.near(brokers, zone_of(call.request.client_id))
-    return {
-        "brokers": [
-            {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.zone or None}
-            for broker in brokers
-        ],
-        "cluster_id": services.cluster_id,
-        "controller_id": services.me.node_id,
-        "topics": [await _described(wanted, call, services, near) for wanted in _wanted(call, services)],
-        "cluster_authorized_operations": (
-            authorized.ON_CLUSTER if call.get("include_cluster_authorized_operations") else authorized.NOT_GIVEN
-        ),
-    }
+async def metadata(call: Call, services: Services) -> list[Piece]:
+    zone = _known_zone(zone_of(call.request.client_id), services)
+    topics = [await _described(wanted, call, services, zone) for wanted in _wanted(call, services)]
+    cluster = Described(
+        services.view.brokers or [services.me],
+        services.cluster_id,
+        services.me.node_id,
+        authorized.ON_CLUSTER if call.get("include_cluster_authorized_operations") else authorized.NOT_GIVEN,
+    )
+    return [written(call.request, cluster, topics)]
+
+
+def _known_zone(zone: str, services: Services) -> str:
+    """A zone without brokers is none, whatever clients call it: answers are kept by zone."""
+    return zone if any(broker.zone == zone for broker in services.view.brokers) else ""
 
 
 def _wanted(call: Call, services: Services) -> Sequence[tuple[str | None, UUID | None]]:
@@ -48,9 +52,7 @@ def _wanted(call: Call, services: Services) -> Sequence[tuple[str | None, UUID |
     return [(topic.name, getattr(topic, "topic_id", None)) for topic in asked]
 
 
-async def _described(
-    wanted: tuple[str | None, UUID | None], call: Call, services: Services, near: Sequence[Broker]
-) -> dict[str, Any]:
+async def _described(wanted: tuple[str | None, UUID | None], call: Call, services: Services, zone: str) -> bytes:
     name, topic_id = wanted
     try:
         if name is None:
@@ -60,21 +62,17 @@ async def _described(
             topic = await _found_or_made(name, call, services)
     except LakestreamError as error:
         code = Code.UNKNOWN_TOPIC_ID if name is None and isinstance(error, Missing) else code_of(error)
-        return {
-            "error_code": code,
-            "name": name if name is not None or call.version >= 12 else "",
-            "topic_id": topic_id,
-        }
-    return {
-        "error_code": Code.NONE,
-        "name": name,
-        "topic_id": UUID(hex=topic.topic_id),
-        "is_internal": False,
-        "partitions": [partition_described(topic, number, near) for number in range(topic.partition_count)],
-        "topic_authorized_operations": (
-            authorized.ON_TOPIC if call.get("include_topic_authorized_operations") else authorized.NOT_GIVEN
-        ),
-    }
+        said = name if name is not None or call.version >= NULL_NAMES_FROM else ""
+        return topic_written(DescribedTopic(code, said, topic_id), call.version)
+    operations = authorized.ON_TOPIC if call.get("include_topic_authorized_operations") else authorized.NOT_GIVEN
+    kept = services.view.derived
+    key = (name, topic.topic_id, call.version, operations, zone)
+    if (piece := kept.get(key)) is None:
+        near = placement.near(services.view.brokers or [services.me], zone)
+        leaders = [_leader(topic, number, near) for number in range(topic.partition_count)]
+        described = DescribedTopic(Code.NONE, name, UUID(hex=topic.topic_id), leaders, operations)
+        piece = kept[key] = topic_written(described, call.version)
+    return piece
 
 
 async def _found_or_made(name: str, call: Call, services: Services) -> Topic:
@@ -99,7 +97,7 @@ async def made(name: str, services: Services, partition_count: int) -> Topic:
 
 
 def partition_described(topic: Topic, number: int, near: Sequence[Broker]) -> dict[str, Any]:
-    leader = placement.chosen(f"{topic.topic_id}/{number}", near).node_id
+    leader = _leader(topic, number, near)
     return {
         "error_code": Code.NONE,
         "partition_index": number,
@@ -109,3 +107,7 @@ def partition_described(topic: Topic, number: int, near: Sequence[Broker]) -> di
         "isr_nodes": [leader],
         "offline_replicas": [],
     }
+
+
+def _leader(topic: Topic, number: int, near: Sequence[Broker]) -> int:
+    return placement.chosen(f"{topic.topic_id}/{number}", near).node_id

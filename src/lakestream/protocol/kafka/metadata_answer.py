@@ -1,0 +1,99 @@
+"""Metadata answers, put together from pieces that are kept: what every client asks, and asks again.
+
+A topic's piece is written once for each version and zone, and kept until a topic or a broker changes. A test holds
+every version against the generated writer.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from lakestream.metadata.brokers import Broker
+from lakestream.protocol.kafka.codec import Request
+from lakestream.protocol.kafka.errors import Code
+from lakestream.protocol.kafka.words import I32, count, nullable_string, string
+
+CONTROLLER_FROM, CLUSTER_ID_FROM, THROTTLE_FROM, OFFLINE_FROM, EPOCH_FROM = 1, 2, 3, 5, 7
+OPERATIONS_FROM, FLEXIBLE_FROM, IDS_FROM, CLUSTER_OPERATIONS_UNTIL, ERROR_FROM = 8, 9, 10, 10, 13
+
+_I16 = struct.Struct(">h")
+_HEAD = struct.Struct(">ii")
+_NO_ID = UUID(int=0)
+_NO_LEADER_EPOCH = b"\0\0\0\0"
+
+
+class DescribedTopic(NamedTuple):
+    error: Code
+    name: str | None
+    topic_id: UUID | None
+    leaders: Sequence[int] = ()
+    """Of each partition, by number: the one broker that clients are sent to, and so its only replica."""
+    operations: int = -(2**31)
+
+
+class Described(NamedTuple):
+    brokers: Sequence[Broker]
+    cluster_id: str
+    controller_id: int
+    operations: int
+
+
+def written(request: Request, cluster: Described, topics: Sequence[bytes]) -> bytes:
+    """The whole answer, its size in front."""
+    version = request.version
+    flexible = version >= FLEXIBLE_FROM
+    end = b"\0" if flexible else b""
+    out = [end]
+    if version >= THROTTLE_FROM:
+        out.append(b"\0\0\0\0")
+    out.append(count(len(cluster.brokers), flexible))
+    out += [_broker(broker, version, flexible, end) for broker in cluster.brokers]
+    if version >= CLUSTER_ID_FROM:
+        out.append(nullable_string(cluster.cluster_id, flexible))
+    if version >= CONTROLLER_FROM:
+        out.append(I32.pack(cluster.controller_id))
+    out.append(count(len(topics), flexible))
+    out += topics
+    if OPERATIONS_FROM <= version <= CLUSTER_OPERATIONS_UNTIL:
+        out.append(I32.pack(cluster.operations))
+    if version >= ERROR_FROM:
+        out.append(_I16.pack(Code.NONE))
+    out.append(end)
+    body = b"".join(out)
+    return _HEAD.pack(len(body) + I32.size, request.correlation_id) + body
+
+
+def topic_written(topic: DescribedTopic, version: int) -> bytes:
+    flexible = version >= FLEXIBLE_FROM
+    end = b"\0" if flexible else b""
+    out = [_I16.pack(topic.error)]
+    out.append(string(topic.name, flexible) if topic.name is not None else nullable_string(None, flexible))
+    if version >= IDS_FROM:
+        out.append((topic.topic_id or _NO_ID).bytes)
+    if version >= CONTROLLER_FROM:
+        out.append(b"\0")  # not internal
+    out.append(count(len(topic.leaders), flexible))
+    out += [_partition(number, leader, version, flexible, end) for number, leader in enumerate(topic.leaders)]
+    if version >= OPERATIONS_FROM:
+        out.append(I32.pack(topic.operations))
+    out.append(end)
+    return b"".join(out)
+
+
+def _broker(broker: Broker, version: int, flexible: bool, end: bytes) -> bytes:
+    said = I32.pack(broker.node_id) + string(broker.host, flexible) + I32.pack(broker.port)
+    if version >= CONTROLLER_FROM:
+        said += nullable_string(broker.zone or None, flexible)
+    return said + end
+
+
+def _partition(number: int, leader: int, version: int, flexible: bool, end: bytes) -> bytes:
+    only = count(1, flexible) + I32.pack(leader)
+    said = _I16.pack(Code.NONE) + _HEAD.pack(number, leader)
+    if version >= EPOCH_FROM:
+        said += _NO_LEADER_EPOCH
+    said += only + only
+    if version >= OFFLINE_FROM:
+        said += count(0, flexible)
+    return said + end
