@@ -71,6 +71,9 @@ class Registration:
                     await self._register()
                 except LakestreamError as error:
                     log.warning("broker.not_registered error=%s", error)
+                except Exception:
+                    log.exception("broker.not_registered")  # a bug must not make a living broker unknown for ever
+                if not self.holds:
                     await asyncio.sleep(RETRY_MS / 1000)
 
 

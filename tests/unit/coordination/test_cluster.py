@@ -1,5 +1,6 @@
 """Topics as a broker knows them: asked of the store before they are denied, at a price that a client cannot raise."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -97,3 +98,40 @@ async def test_an_id_is_gone_with_its_topic(view: ClusterView, server: MemorySer
     with pytest.raises(Missing):
         await view.name_of_id("id")
     assert store.scans == []
+
+
+class Buggy(MemoryStore):
+    fails = False
+
+    async def scan(
+        self,
+        folder: Folder,
+        start: str = "",
+        end: str | None = None,
+        *,
+        limit: int | None = None,
+        guard: Key | None = None,
+        confirmed: bool = False,
+    ) -> Scanned:
+        if self.fails:
+            self.fails = False
+            raise RuntimeError("a bug")
+        return await super().scan(folder, start, end, limit=limit, guard=guard, confirmed=confirmed)
+
+
+async def test_a_bug_does_not_end_the_news(server: MemoryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "FEED_RETRY_MS", 1)
+    store = Buggy(server)
+    server._clients[store] = None  # it hears of changes
+    view = ClusterView(store)
+    await view.start()
+    await asyncio.sleep(0.01)
+    store.fails = True
+    await Topics(server.client()).create("one", Topic("id", 1))
+    for _ in range(1_000):
+        if view.known("one"):
+            break
+        await asyncio.sleep(0.001)
+    assert view.known("one") == Topic("id", 1)
+    assert not store.fails
+    await view.close()
