@@ -102,7 +102,7 @@ class Catalog:
         fresh_ids: bool = False,
     ) -> LoadedTable:
         """TableExists, NoSuchNamespace, Rejected. With a `topic_id` the table is that topic's, and has its id."""
-        metadata = await self.stage(
+        metadata = await self._draft_new(
             name, schema, spec=spec, order=order, location=location, properties=properties, fresh_ids=fresh_ids
         )
         return await self._place_new(name, metadata, topic_id)
@@ -119,21 +119,11 @@ class Catalog:
         fresh_ids: bool = False,
     ) -> Json:
         """The metadata of a table that is yet to be created: by a commit that says so, with data in it already."""
-        await self.namespaces.properties(name.namespace)
-        if await self.exists(name):
-            raise TableExists(f"table {name} exists already")
-        uuid = self._ids.new()
-        place = location or self.locations.new_table(name.namespace, name.name, uuid)
-        made = creation(
-            uuid=dashed(uuid),
-            location=await self._checked_location(place) if location else place,
-            schema=schema,
-            spec=spec,
-            order=order,
-            properties=properties,
-            fresh_ids=fresh_ids,
+        metadata = await self._draft_new(
+            name, schema, spec=spec, order=order, location=location, properties=properties, fresh_ids=fresh_ids
         )
-        return applied(None, made, self._clock.now_ms())
+        await self._files.make_folder(metadata["location"])
+        return metadata
 
     async def register(self, name: TableName, metadata_location: str, *, overwrite: bool = False) -> LoadedTable:
         """Take in a table whose files are under our storage root already."""
@@ -166,6 +156,33 @@ class Catalog:
         await self.pointers.drop(name, purge=purge)
 
     # Steps
+
+    async def _draft_new(
+        self,
+        name: TableName,
+        schema: Json,
+        *,
+        spec: Json | None,
+        order: Json | None,
+        location: str,
+        properties: Mapping[str, str] | None,
+        fresh_ids: bool,
+    ) -> Json:
+        await self.namespaces.properties(name.namespace)
+        if await self.exists(name):
+            raise TableExists(f"table {name} exists already")
+        uuid = self._ids.new()
+        place = location or self.locations.new_table(name.namespace, name.name, uuid)
+        made = creation(
+            uuid=dashed(uuid),
+            location=await self._checked_location(place) if location else place,
+            schema=schema,
+            spec=spec,
+            order=order,
+            properties=properties,
+            fresh_ids=fresh_ids,
+        )
+        return applied(None, made, self._clock.now_ms())
 
     async def _read(self, found: Found) -> LoadedTable:
         try:

@@ -95,6 +95,14 @@ class MetadataFiles:
         self._keep(location, raw)
         return MetadataFile(location, raw)
 
+    async def make_folder(self, table_location: str) -> None:
+        """On a disk, have the folder before a table is there: DuckDB makes no folders when it writes into a staged
+        table. An object that comes and goes leaves one."""
+        if self._locations.scheme == "file":
+            key = self._locations.key_of(f"{table_location}/metadata/{self._ids.new()}.staged")
+            await self._objects.create(key, [b""])
+            await self._objects.delete([key])
+
     async def remove(self, locations: list[str]) -> None:
         for location in locations:
             if (raw := self._cache.pop(location, None)) is not None:
@@ -102,11 +110,10 @@ class MetadataFiles:
         await self._objects.delete([self._locations.key_of(location) for location in locations])
 
     def _next_location(self, content: Json, previous: str | None, suffix: str) -> str:
-        folder = content["properties"].get(FOLDER, "").rstrip("/") or f"{content['location']}/metadata"
+        asked = content["properties"].get(FOLDER, "")
+        folder = self._locations.check_table_location(asked or f"{content['location']}/metadata")
         number = 0 if previous is None else _number_of(previous) + 1
-        return self._locations.url_of(
-            self._locations.key_of(f"{folder}/{number:05d}-{dashed(self._ids.new())}{suffix}.metadata.json")
-        )
+        return f"{folder}/{number:05d}-{dashed(self._ids.new())}{suffix}.metadata.json"
 
     def _keep(self, location: str, raw: Buffer) -> None:
         if location in self._cache or len(raw) > CACHE_BYTES_MAX // 2:

@@ -11,8 +11,9 @@ Whoever takes a name away from a table puts that table's record anew first, with
 create or rename of it that is still under way then fails at its last step, instead of ending without a name. Likewise
 whoever puts a table into a namespace puts the namespace anew, which a drop of it then notices.
 
-A name record is marked `unsettled` before a change and settled after it, so that a listing has to ask the table itself
-only for names that were left in the middle of something.
+A name record is marked `unsettled` before a change and settled by whoever brought one to its end, so that a listing has
+to ask the table itself only for names that were left in the middle of something. A change that failed settles nothing:
+another one may be under way.
 """
 
 from collections.abc import AsyncIterator
@@ -161,18 +162,23 @@ class Pointers:
         return await self._put(found, moved)
 
     async def rename(self, name: TableName, new: TableName) -> None:
-        found = await self.find(name)
-        if name == new:
-            return
         await self._namespaces.properties(new.namespace)
-        old_version = await self._unsettle(name, found.table_id)
-        try:
-            new_version = await self._rename(found, new)
-        except LakestreamError:
-            await self._settle(name, found.table_id, old_version)
-            raise
-        await self._settle(new, found.table_id, new_version)
-        await self._forget(name, old_version)
+        for _ in range(TRIES_MAX):
+            found = await self.find(name)
+            if name == new:
+                return
+            # Both names after the table was read: whoever takes one of them changes the table's version first.
+            old_version = await self._unsettle(name, found.table_id)
+            new_version = await self._take(new, found.table_id)
+            await self._namespaces.hold(new.namespace)
+            try:
+                await self._put(found, msgspec.structs.replace(found.table, namespace=new.namespace, name=new.name))
+            except Conflict:
+                continue  # it was committed to, or somebody else renamed or dropped it
+            await self._settle(new, found.table_id, new_version)
+            await self._forget(name, old_version)
+            return
+        raise _busy(name)
 
     async def drop(self, name: TableName, *, purge: bool) -> Found:
         """`purge`: the record stays, for the purge to find, but the table is gone."""
@@ -219,24 +225,6 @@ class Pointers:
                 continue
         raise _busy(pending.full_name)
 
-    async def _rename(self, found: Found, new: TableName) -> int:
-        old = found.table.full_name
-        for _ in range(TRIES_MAX):
-            # Taken after the table was read: whoever takes it from us from here on changes the table's version first.
-            version = await self._take(new, found.table_id)
-            await self._namespaces.hold(new.namespace)
-            renamed = msgspec.structs.replace(found.table, namespace=new.namespace, name=new.name)
-            try:
-                await self._put(found, renamed)
-            except Conflict:
-                again = await self._table(found.table_id, confirmed=True)
-                if again is None or not _has_name(again, old):
-                    raise NoSuchTable(f"there is no table {old} any more") from None
-                found = again
-                continue
-            return version
-        raise _busy(old)
-
     async def _take(self, name: TableName, table_id: str) -> int:
         """Point the name at the table; TableExists if another one has it."""
         key = keys.table_name_key(*name)
@@ -281,8 +269,7 @@ class Pointers:
             record = await self._store.get(keys.table_name_key(*name))
             if record is None or _name(record).table_id != table_id:
                 raise NoSuchTable(f"there is no table {name} any more")
-            if _name(record).unsettled:
-                return record.version
+            # Put anew even where it is unsettled already: whoever made it so may be about to settle it.
             value = _encode(_Name(table_id, unsettled=True))
             try:
                 return (await put_one(self._store, keys.table_name_key(*name), value, record.version)).version

@@ -1,0 +1,291 @@
+"""Names and tables under crashes and races: whatever happens between two writes, a table has one name, or none and is
+gone; and nobody who was told that a change was made finds it undone."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import pytest
+
+from lakestream.catalog.errors import NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, TableExists
+from lakestream.catalog.names import TableName
+from lakestream.catalog.namespaces import Namespaces
+from lakestream.catalog.pointers import LOST_AFTER_MS, Found, Pointers, Table
+from lakestream.clock import SystemClock
+from lakestream.errors import Conflict, LakestreamError, Missing, Unavailable
+from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.store import ANY, Folder, Key, Put, Record, Scanned, Stored
+
+T = TypeVar("T")
+
+A, B, C = (TableName(("default",), name) for name in "abc")
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class Fragile(MemoryStore):
+    """Dies at a chosen write, before or after it took effect; and lets others go first, by chance."""
+
+    def __init__(
+        self, server: MemoryServer, crash_at: int = 0, *, after: bool = False, luck: random.Random | None = None
+    ) -> None:
+        super().__init__(server)
+        self._left = crash_at
+        self._after = after
+        self._luck = luck
+        self.writes = 0
+
+    async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
+        await self._wait()
+        found = await super().get(key, confirmed=confirmed)
+        await self._wait()
+        return found
+
+    async def scan(
+        self,
+        folder: Folder,
+        start: str = "",
+        end: str | None = None,
+        *,
+        limit: int | None = None,
+        guard: Key | None = None,
+        confirmed: bool = False,
+    ) -> Scanned:
+        await self._wait()
+        return await super().scan(folder, start, end, limit=limit, guard=guard, confirmed=confirmed)
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        return await self._written(lambda: super(Fragile, self).put(puts))
+
+    async def delete(self, key: Key, expected: int | None = ANY) -> bool:
+        return await self._written(lambda: super(Fragile, self).delete(key, expected))
+
+    async def _written(self, write: Callable[[], Awaitable[T]]) -> T:
+        self.writes += 1
+        await self._wait()
+        dies = self.writes == self._left
+        if dies and not self._after:
+            raise Crash
+        done = await write()
+        if dies:
+            raise Crash
+        await self._wait()
+        return done
+
+    async def _wait(self) -> None:
+        if self._luck is not None:
+            for _ in range(self._luck.randrange(4)):
+                await asyncio.sleep(0)
+
+
+def pointers_over(store: MemoryStore) -> Pointers:
+    return Pointers(store, Namespaces(store))
+
+
+def table(name: TableName, place: str = "s3://b/m0") -> Table:
+    return Table(namespace=name.namespace, name=name.name, uuid="u", metadata_location=place, location=f"s3://b/{name}")
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    return MemoryServer(SystemClock())
+
+
+@pytest.fixture
+async def pointers(server: MemoryServer) -> Pointers:
+    store = server.client()
+    await Namespaces(store).create(("default",), {})
+    return pointers_over(store)
+
+
+async def names(pointers: Pointers) -> list[str]:
+    return (await pointers.page(("default",))).names
+
+
+async def test_create_find_move_rename_drop(pointers: Pointers) -> None:
+    created = await pointers.create("t1", table(A))
+    assert await pointers.find(A) == await pointers.find_id("t1") == created
+    moved = await pointers.move(created, "s3://b/m1", "s3://b/a")
+    with pytest.raises(Conflict):
+        await pointers.move(created, "s3://b/m2", "s3://b/a")
+    await pointers.rename(A, B)
+    assert (await pointers.find(B)).table.metadata_location == moved.table.metadata_location
+    with pytest.raises(NoSuchTable):
+        await pointers.find(A)
+    assert await names(pointers) == ["b"]
+    await pointers.create("t2", table(A))
+    with pytest.raises(TableExists):
+        await pointers.rename(A, B)
+    with pytest.raises(TableExists):
+        await pointers.create("t3", table(A))
+    await pointers.drop(B, purge=False)
+    assert await names(pointers) == ["a"]
+    await pointers.rename(A, B)
+    await pointers.drop(B, purge=True)
+    assert await names(pointers) == []
+    assert [found.table.purged async for found in pointers.all()] == [True]
+
+
+async def test_a_namespace_must_be_there_and_empty(pointers: Pointers, server: MemoryServer) -> None:
+    store = server.client()
+    namespaces = Namespaces(store)
+    elsewhere = TableName(("other",), "t")
+    with pytest.raises(NoSuchNamespace):
+        await pointers.create("t1", table(elsewhere))
+    await pointers.create("t1", table(A))
+    with pytest.raises(NoSuchNamespace):
+        await pointers.rename(A, elsewhere)
+    with pytest.raises(NamespaceNotEmpty):
+        await namespaces.drop(("default",), pointers.is_empty)
+    await namespaces.create(("other",), {})
+    await namespaces.create(("other", "inner"), {})
+    with pytest.raises(NamespaceNotEmpty):
+        await namespaces.drop(("other",), pointers.is_empty)
+    with pytest.raises(NoSuchNamespace):
+        await namespaces.create(("nowhere", "x"), {})
+    await namespaces.drop(("other", "inner"), pointers.is_empty)
+    await pointers.rename(A, elsewhere)
+    with pytest.raises(NamespaceNotEmpty):
+        await namespaces.drop(("other",), pointers.is_empty)
+    await namespaces.drop(("default",), pointers.is_empty)
+
+
+async def test_pages(pointers: Pointers) -> None:
+    made = ["a", "a.b", "a/b", "aa", "ä", "b c", "Z", "~", "!"]
+    for number, name in enumerate(made):
+        await pointers.create(f"t{number}", table(TableName(("default",), name)))
+    seen: list[str] = []
+    start = ""
+    while True:
+        page = await pointers.page(("default",), start, limit=2)
+        seen += page.names
+        start = page.following
+        if not start:
+            break
+    assert sorted(seen) == sorted(made)
+    assert len([found async for found in pointers.all()]) == len(made)
+
+
+async def changed(pointers: Pointers, step: str) -> None:
+    match step:
+        case "create":
+            await pointers.create("t9", table(C))
+        case "rename":
+            await pointers.rename(A, B)
+        case "drop":
+            await pointers.drop(A, purge=False)
+        case "purge":
+            await pointers.drop(A, purge=True)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("crash_at", range(1, 9))
+@pytest.mark.parametrize("step", ["create", "rename", "drop", "purge"])
+async def test_a_crash_between_any_two_writes(
+    server: MemoryServer, pointers: Pointers, step: str, crash_at: int, after: bool
+) -> None:
+    """Done as a whole or not at all, at once and without anybody's help; and every name can be used again."""
+    await pointers.create("t1", table(A))
+    with suppress(Crash):
+        await changed(pointers_over(Fragile(server, crash_at, after=after)), step)
+    there = set(await names(pointers))
+    assert there in ({"create": [{"a"}, {"a", "c"}], "rename": [{"a"}, {"b"}]}.get(step) or [{"a"}, set()])
+    for name in (A, B, C):
+        if name.name in there:
+            await pointers.find(name)
+        else:
+            with pytest.raises(NoSuchTable):
+                await pointers.find(name)
+            await pointers.create(f"new-{name.name}", table(name))
+            assert (await pointers.find(name)).table_id == f"new-{name.name}"
+    assert set(await names(pointers)) == {"a", "b", "c"}
+    for name in (A, B, C):
+        await pointers.drop(name, purge=False)
+    await Namespaces(server.client()).drop(("default",), pointers.is_empty)
+
+
+@pytest.mark.parametrize("crash_at", range(1, 6))
+async def test_a_create_that_crashed_is_finished_by_the_next_with_the_same_id(
+    server: MemoryServer, pointers: Pointers, crash_at: int
+) -> None:
+    """A topic's table has the topic's id: the next run of the pipeline meets what the last one left."""
+    with suppress(Crash):
+        await pointers_over(Fragile(server, crash_at, after=True)).create("topic", table(A))
+    with suppress(TableExists):
+        await pointers.create("topic", table(A, "s3://b/again"))
+    assert (await pointers.find(A)).table_id == "topic"
+
+
+async def test_what_a_crash_left_is_tidied_up(server: MemoryServer, pointers: Pointers) -> None:
+    with suppress(Crash):
+        await pointers_over(Fragile(server, 3)).create("t1", table(A))
+    now_ms = SystemClock().now_ms()
+    assert await pointers.tidy(now_ms) == 0
+    assert await pointers.tidy(now_ms + 2 * LOST_AFTER_MS) == 1
+    assert [found async for found in pointers.all()] == []
+
+
+class Race:
+    """Several processes that change the same few names at once, and what each was told."""
+
+    def __init__(self, server: MemoryServer, seed: int) -> None:
+        self.luck = random.Random(seed)
+        self.server = server
+        self.committed: dict[str, tuple[int, str]] = {}
+        """Table id → the newest version that somebody was told of, and its metadata file."""
+        self.dropped: set[str] = set()
+        self.made = 0
+
+    @property
+    def alive(self) -> dict[str, str]:
+        return {table_id: place for table_id, (_, place) in self.committed.items() if table_id not in self.dropped}
+
+    def note(self, found: Found) -> None:
+        told = (found.version, found.table.metadata_location)
+        self.committed[found.table_id] = max(told, self.committed.get(found.table_id, told))
+
+    async def worker(self) -> None:
+        pointers = pointers_over(Fragile(self.server, luck=self.luck))
+        for _ in range(6):
+            with suppress(NoSuchTable, TableExists, Conflict, NoSuchNamespace, NamespaceNotEmpty):
+                await self.step(pointers)
+
+    async def step(self, pointers: Pointers) -> None:
+        name, other = self.luck.choice([A, B, C]), self.luck.choice([A, B, C])
+        match self.luck.randrange(6):
+            case 0 | 1:
+                self.made += 1
+                self.note(await pointers.create(f"t{self.made}", table(name)))
+            case 2:
+                await pointers.rename(name, other)
+            case 3:
+                self.dropped.add((await pointers.drop(name, purge=False)).table_id)
+            case 4:
+                found = await pointers.find(name)
+                self.note(await pointers.move(found, f"s3://b/{self.luck.random()}", "s3://b/x"))
+            case 5:
+                await Namespaces(Fragile(self.server, luck=self.luck)).drop(("default",), pointers.is_empty)
+                await Namespaces(self.server.client()).create(("default",), {})
+
+
+@pytest.mark.parametrize("seed", range(300))
+async def test_races(server: MemoryServer, pointers: Pointers, seed: int) -> None:
+    race = Race(server, seed)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(race.worker())
+    found: dict[str, Found] = {}
+    with suppress(LakestreamError):
+        await Namespaces(server.client()).create(("default",), {})
+    for name in (A, B, C):
+        with suppress(NoSuchTable):
+            one = await pointers.find(name)
+            assert one.table_id not in found, "a table with two names"
+            found[one.table_id] = one
+    assert set(found) == set(race.alive), "a table that was lost, or came back"
+    assert {table_id: one.table.metadata_location for table_id, one in found.items()} == race.alive
+    assert sorted(one.table.name for one in found.values()) == await names(pointers)
