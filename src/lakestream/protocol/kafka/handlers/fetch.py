@@ -27,6 +27,8 @@ from lakestream.protocol.kafka.services import Services
 READ_COMMITTED: Final = 1
 NO_BOUNDS: Final = Bounds(-1, -1, -1)
 ZSTD_FROM_VERSION: Final = 10
+READS_MAX: Final = 64
+"""Partitions of one request that are read together."""
 ZSTD: Final = CODECS.index("zstd")
 
 
@@ -97,15 +99,10 @@ async def _name_of(topic_id: UUID, services: Services) -> str:
 
 
 async def _read(topics: list[Topic], call: Call, services: Services) -> list[FoundTopic]:
-    """Read all partitions, then keep as much as the request takes in all."""
+    """Read the partitions, then keep as much as the request takes in all."""
     room = call.body.max_bytes
-    reads = [
-        _read_one(part, min(room, part.bytes_max), call, services)
-        for topic in topics
-        for part in topic.parts
-        if isinstance(part, Wanted)
-    ]
-    results = iter(await asyncio.gather(*reads) if len(reads) > 1 else [await reads[0]] if reads else [])
+    wanted = [part for topic in topics for part in topic.parts if isinstance(part, Wanted)]
+    results = iter(await _read_some(wanted, call, services))
     found = []
     size = 0
     for topic in topics:
@@ -120,13 +117,37 @@ async def _read(topics: list[Topic], call: Call, services: Services) -> list[Fou
     return found
 
 
-async def _read_one(wanted: Wanted, bytes_max: int, call: Call, services: Services) -> Found:
+async def _read_some(wanted: list[Wanted], call: Call, services: Services) -> list[Found]:
+    """Many at a time, and no more once there is enough: of very many we would load far more than is taken."""
+    room = call.body.max_bytes
+    if len(wanted) == 1:  # most often: no task for it
+        return [await _read_one(wanted[0], room, call, services)]
+    found: list[Found] = []
+    for start in range(0, len(wanted), READS_MAX):
+        some = wanted[start : start + READS_MAX]
+        if room > 0:
+            found += await asyncio.gather(*(_read_one(one, room, call, services) for one in some))
+            room -= sum(one.size for one in found[start:])
+        else:
+            found += await asyncio.gather(*(_passed_over(one, services) for one in some))
+    return found
+
+
+async def _passed_over(wanted: Wanted, services: Services) -> Found:
+    """Where its log ends, and no records: the client asks again."""
+    try:
+        return Found(wanted.number, Code.NONE, await services.log.bounds(wanted.partition), wanted.partition)
+    except LakestreamError as error:
+        return await _refused(wanted, error, services)
+
+
+async def _read_one(wanted: Wanted, room: int, call: Call, services: Services) -> Found:
     preferred = _preferred(wanted, call, services)
     try:
         if preferred != NO_REPLICA:  # and no records with it: the client goes there for them, and drops these
             bounds = await services.log.bounds(wanted.partition)
             return Found(wanted.number, Code.NONE, bounds, wanted.partition, preferred=preferred)
-        found = await services.log.read(wanted.partition, wanted.offset, bytes_max)
+        found = await services.log.read(wanted.partition, wanted.offset, min(room, wanted.bytes_max))
         return await _answered(wanted, found, call, services)
     except LakestreamError as error:
         return await _refused(wanted, error, services)
