@@ -138,17 +138,17 @@ def page(found: Report, about: Subject) -> str:
 def table(rows: Sequence[Row]) -> list[str]:
     lines = ["| what | ours | peer | ratio | bar | met | note |", "|---|---:|---:|---:|---|---|---|"]
     for found in rows:
-        peer = "" if found.peer is None else f"{_figure(found.peer)} ({found.peer_is})"
+        peer = "" if found.peer is None else f"{figure(found.peer)} ({found.peer_is})"
         ratio = "" if found.ratio is None else f"{found.ratio:.2f}"
         met = {None: "", True: "yes", False: "**no**"}[found.met]
         loud = "" if found.quiet else " ~"
-        ours = f"{_figure(found.ours)} {found.unit}{loud}"
+        ours = f"{figure(found.ours)} {found.unit}{loud}"
         note = "; ".join(filter(None, [found.note, found.commit and f"at {found.commit}"]))
         lines.append(f"| {found.what} | {ours} | {peer} | {ratio} | {found.bar} | {met} | {note} |")
     return lines
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

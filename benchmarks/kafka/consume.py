@@ -14,18 +14,15 @@ from benchmarks.common.measure import evict
 from benchmarks.common.report import Row
 from benchmarks.kafka.load.payload import SIZE
 from benchmarks.kafka.load.tasks import Consume, Produce
-from benchmarks.kafka.loads import Loaded, loaded
+from benchmarks.kafka.loads import Loaded, cpu_s_per_gb, loaded, mb_per_s
 from benchmarks.kafka.produce import CODECS, PARTITIONS, RECORDS
-from benchmarks.kafka.rounds import Bench, Figure, peak_memory, prepare, rounds
+from benchmarks.kafka.rounds import Bench, peak_memory, prepare, rounds
 from benchmarks.kafka.sides import KAFKA, LAKESTREAM, Server, servers
 
 TAIL = 96_000
 """Records: less than the 128 MiB that Lakestream keeps in memory."""
 CONSUMERS = 10
 WARM = "warm"
-
-MB_PER_S: Figure = lambda run: run.per_s / 1e6  # noqa: E731
-CPU: Figure = lambda run: run.cpu_s_per_gb  # noqa: E731
 
 
 async def run(bench: Bench) -> list[Row]:
@@ -55,8 +52,8 @@ async def _tail(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
     what = f"consume the tail, {codec}"
     note = f"the last {count * SIZE / 1e6:.0f} MB, {CONSUMERS} consumers one after the other"
     return [
-        found.row("consume", what, MB_PER_S, "MB/s", note=note),
-        found.row("consume", f"server CPU of it, tail, {codec}", CPU, "s/GB", at_most=1.0),
+        found.row("consume", what, mb_per_s, "MB/s", note=note),
+        found.row("consume", f"server CPU of it, tail, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),
     ]
 
 
@@ -74,8 +71,8 @@ async def _following(bench: Bench, sides: list[Server], codec: str) -> list[Row]
 
     found = await rounds(sides, work, bench.runs)
     return [
-        found.row("consume", f"produce and follow, {codec}", MB_PER_S, "MB/s", note="each record counts once"),
-        found.row("consume", f"server CPU of both, {codec}", CPU, "s/GB"),
+        found.row("consume", f"produce and follow, {codec}", mb_per_s, "MB/s", note="each record counts once"),
+        found.row("consume", f"server CPU of both, {codec}", cpu_s_per_gb, "s/GB"),
     ]
 
 
@@ -93,8 +90,8 @@ async def _cold(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
 
     found = await rounds(sides, work, bench.runs, warm_ups=0)  # each starts anew
     return [
-        found.row("consume", f"consume a cold log, {codec}", MB_PER_S, "MB/s"),
-        found.row("consume", f"server CPU of it, cold, {codec}", CPU, "s/GB", at_most=1.0),
+        found.row("consume", f"consume a cold log, {codec}", mb_per_s, "MB/s"),
+        found.row("consume", f"server CPU of it, cold, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),
     ]
 
 

@@ -24,10 +24,6 @@ class Loaded(Run):
 
     told: tuple[Told, ...]
 
-    @property
-    def cores(self) -> float:
-        return self.cost.cpu_s / self.cost.seconds
-
 
 class Generator:
     """One process; `ready`, `go`, `told`, in this order."""
@@ -89,3 +85,18 @@ async def loaded(server: Server, *tasks: Task, amount: int) -> Loaded:
     except (LoadFailed, TimeoutError) as error:
         raise LoadFailed(f"{error}; the last that {server.name} said: {server.last_words()}") from error
     return Loaded(amount, cost, tuple(told))
+
+
+# Figures of a run
+
+
+def mb_per_s(run: Loaded) -> float:
+    return run.per_s / 1e6
+
+
+def cpu_s_per_gb(run: Loaded) -> float:
+    return run.cpu_s_per_gb
+
+
+def cores(run: Loaded) -> float:
+    return run.cost.cpu_s / run.cost.seconds

@@ -9,7 +9,7 @@ import itertools
 from benchmarks.common.report import Row
 from benchmarks.kafka.load.payload import SIZE
 from benchmarks.kafka.load.tasks import Produce
-from benchmarks.kafka.loads import Loaded, loaded
+from benchmarks.kafka.loads import Loaded, cpu_s_per_gb, loaded, mb_per_s
 from benchmarks.kafka.rounds import Bench, peak_memory, prepare, rounds
 from benchmarks.kafka.sides import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server, servers
 
@@ -44,8 +44,8 @@ async def _produced(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
     batches = ", ".join(f"{side.name} {found.median(side.name, _batch_kib):.0f}" for side in sides)
     what = f"produce 1 KiB records, {codec}"
     return [
-        found.row("produce", what, lambda run: run.per_s / 1e6, "MB/s", note=f"KiB in a batch: {batches}"),
-        found.row("produce", f"server CPU of it, {codec}", lambda run: run.cpu_s_per_gb, "s/GB", at_most=1.0),
+        found.row("produce", what, mb_per_s, "MB/s", note=f"KiB in a batch: {batches}"),
+        found.row("produce", f"server CPU of it, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),
     ]
 
 

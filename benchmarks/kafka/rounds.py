@@ -4,14 +4,15 @@ import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from benchmarks.common.measure import by_turns, evict, median, warm_memory
+from benchmarks.common.measure import Run, by_turns, evict, median, warm_memory
 from benchmarks.common.report import Row, row
+from benchmarks.common.report import figure as shown
 from benchmarks.common.stage import Stage
-from benchmarks.kafka.loads import Loaded
 from benchmarks.kafka.sides import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server
 
-Figure = Callable[[Loaded], float]
+R = TypeVar("R", bound=Run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,14 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
-    by_side: dict[str, list[Loaded]]
+class Rounds(Generic[R]):
+    by_side: dict[str, list[R]]
     quiet: bool
 
-    def median(self, side: str, figure: Figure) -> float:
+    def median(self, side: str, figure: Callable[[R], float]) -> float:
         return median(self.by_side[side], figure)
 
-    def ratio(self, side: str, figure: Figure) -> float:
+    def ratio(self, side: str, figure: Callable[[R], float]) -> float:
         """Ours to theirs: the median over rounds."""
         pairs = zip(self.by_side[LAKESTREAM], self.by_side[side], strict=True)
         return statistics.median(figure(ours) / figure(theirs) for ours, theirs in pairs)
@@ -46,18 +47,20 @@ class Rounds:
         self,
         benchmark: str,
         what: str,
-        figure: Figure,
+        figure: Callable[[R], float],
         unit: str,
         *,
         against: str = KAFKA,
         at_least: float | None = None,
         at_most: float | None = None,
+        in_itself: bool = False,
         note: str = "",
     ) -> Row:
-        """A bar is asked of the ratio to `against`, so without that side it is not asked."""
+        """A bar is asked of the ratio to `against`, and not at all without that side; or of our figure in itself."""
         both = against in self.by_side
+        asked = both or in_itself
         others = [side for side in self.by_side if side not in (LAKESTREAM, against)]
-        theirs = [f"{side}: {self.median(side, figure):.3g}" for side in others]
+        theirs = [f"{side}: {shown(self.median(side, figure))}" for side in others]
         return row(
             benchmark,
             what,
@@ -65,20 +68,20 @@ class Rounds:
             unit,
             peer=self.median(against, figure) if both else None,
             peer_is=against if both else "",
-            ratio=self.ratio(against, figure) if both else None,
-            at_least=at_least if both else None,
-            at_most=at_most if both else None,
+            ratio=self.ratio(against, figure) if both and not in_itself else None,
+            at_least=at_least if asked else None,
+            at_most=at_most if asked else None,
             quiet=self.quiet,
             note="; ".join(filter(None, [note, *theirs])),
         )
 
 
 async def rounds(
-    servers: Sequence[Server], work: Callable[[Server], Awaitable[Loaded]], runs: int, warm_ups: int = 1
-) -> Rounds:
+    servers: Sequence[Server], work: Callable[[Server], Awaitable[R]], runs: int, warm_ups: int = 1
+) -> Rounds[R]:
     """The first rounds only warm up: the JVM makes machine code of what it does often."""
 
-    def one(server: Server) -> Callable[[], Awaitable[Loaded]]:
+    def one(server: Server) -> Callable[[], Awaitable[R]]:
         return lambda: work(server)
 
     for _ in range(warm_ups):

@@ -27,9 +27,13 @@ async def answered(port: int) -> bool:
     return bool(brokers > 0)
 
 
+def framed(request: bytes) -> bytes:
+    return struct.pack(">i", len(request)) + request
+
+
 async def asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
     """The answer with its correlation id."""
-    writer.write(struct.pack(">i", len(request)) + request)
+    writer.write(framed(request))
     await writer.drain()
     (size,) = struct.unpack(">i", await reader.readexactly(4))
     return await reader.readexactly(size)

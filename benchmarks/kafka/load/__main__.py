@@ -1,25 +1,48 @@
 """See the package: one task, from the first argument to one line of output."""
 
 import sys
+from typing import Protocol
 
 import msgspec
 
 from benchmarks.kafka.load.bulk import Consuming, Producing
-from benchmarks.kafka.load.tasks import Task
+from benchmarks.kafka.load.idle import Connecting, Touching
+from benchmarks.kafka.load.single import Requesting
+from benchmarks.kafka.load.steady import Stamping, Watching
+from benchmarks.kafka.load.tasks import Connect, Consume, Produce, Single, Stamp, Task, Told, Touch, Watch
 
-WORKERS = {"Produce": Producing, "Consume": Consuming}
+
+class Worker(Protocol):
+    def work(self) -> Told: ...
 
 
 def main() -> int:
-    task = msgspec.json.decode(sys.argv[1], type=Task)
-    worker = WORKERS[type(task).__name__](task)
+    worker = _worker(msgspec.json.decode(sys.argv[1], type=Task))
     print("ready", flush=True)
     if not sys.stdin.readline():
         return 1  # whoever started this is gone
-    told = worker.work()
-    print(msgspec.json.encode(told).decode(), flush=True)
+    print(msgspec.json.encode(worker.work()).decode(), flush=True)
     sys.stdin.read()
     return 0
+
+
+def _worker(task: Task) -> Worker:
+    """Connected, and ready to begin."""
+    match task:
+        case Produce():
+            return Producing(task)
+        case Consume():
+            return Consuming(task)
+        case Stamp():
+            return Stamping(task)
+        case Watch():
+            return Watching(task)
+        case Single():
+            return Requesting(task)
+        case Touch():
+            return Touching(task)
+        case Connect():
+            return Connecting(task)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class Producing:
     def __init__(self, task: Produce) -> None:
         self._task = task
         self._values = records()
-        self._sending = Sending(task.bootstrap, task.topic, **{"compression.type": task.codec})
+        self._sending = Sending(task.bootstrap, task.topic, {"compression.type": task.codec})
 
     def work(self) -> Told:
         task, send = self._task, self._sending.send

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -10,36 +10,44 @@ WAIT_S_MAX = 120.0
 """For anything: a load that takes longer has failed."""
 
 
+_ERRORS = 3
+"""What librdkafka says of its own accord; a Kafka that was restarted has no leaders for a moment, and it wonders."""
+
+
 class LoadFailed(Exception):
     """The server refused, lost or never answered something."""
 
 
 class Sending:
-    """A producer that notices what was not delivered, and how large its batches are."""
+    """A producer that notices what was not delivered, how large its batches are, and, if asked, how long acks took."""
 
-    def __init__(self, bootstrap: str, topic: str, **options: str | int | bool) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, options: Mapping[str, str | int], *, times_acks: bool = False
+    ) -> None:
+        self.acks_s: list[float] = []
         self._batch_sizes: list[float] = []
         self._failed = ""
         self._topic = topic
         self.producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
+                "log_level": _ERRORS,
                 "acks": "all",
                 "queue.buffering.max.messages": 200_000,
                 "queue.buffering.max.kbytes": 262_144,
-                "delivery.report.only.error": True,
+                "delivery.report.only.error": not times_acks,
                 "on_delivery": self._delivered,
                 "statistics.interval.ms": 250,
                 "stats_cb": self._noted,
                 **options,
             }
         )
-        self.producer.list_topics(topic, timeout=WAIT_S_MAX)  # connects
+        self.producer.list_topics(timeout=WAIT_S_MAX)  # connects
 
-    def send(self, value: bytes, partition: int) -> None:
+    def send(self, value: bytes, partition: int, topic: str = "") -> None:
         while True:
             try:
-                self.producer.produce(self._topic, value, partition=partition)
+                self.producer.produce(topic or self._topic, value, partition=partition)
                 return
             except BufferError:
                 self.producer.poll(0.005)
@@ -56,6 +64,8 @@ class Sending:
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
             self._failed = f"a record was not delivered: {error}"
+        elif (took_s := message.latency()) is not None:
+            self.acks_s.append(took_s)
 
     def _noted(self, text: str) -> None:
         topic = json.loads(text)["topics"].get(self._topic)
@@ -68,6 +78,7 @@ def consumer(bootstrap: str) -> Consumer:
     made = Consumer(
         {
             "bootstrap.servers": bootstrap,
+            "log_level": _ERRORS,
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 5,  # a full queue would otherwise wait for a second

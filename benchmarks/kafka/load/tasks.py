@@ -34,6 +34,8 @@ class Stamp(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     skip: int
     """Records at the start that do not count: logs are being opened."""
     linger_ms: int = 5
+    producers: int = 1
+    """Which take turns."""
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -56,6 +58,14 @@ class Single(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     producers: int
 
 
+class Touch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """One record to each of the topics `{prefix}0`, `{prefix}1` …"""
+
+    bootstrap: str
+    prefix: str
+    topics: int
+
+
 class Connect(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """So many connections that have said hello and then say nothing."""
 
@@ -63,7 +73,7 @@ class Connect(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     connections: int
 
 
-Task = Produce | Consume | Stamp | Watch | Single | Connect
+Task = Produce | Consume | Stamp | Watch | Single | Touch | Connect
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
