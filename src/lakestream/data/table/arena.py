@@ -35,6 +35,7 @@ class Arena:
         self._buffers = buffers
         self._free = memoryview(b"")
         self._at = 0
+        self._is_empty = False
 
     def put(self, records: Buffer, codec: str) -> Placed:
         """Rejected: they are not what the codec says, or more than one batch may hold."""
@@ -50,13 +51,17 @@ class Arena:
 
     def _make(self, room: int) -> None:
         if len(self._free) < room:
+            if self._is_empty:
+                self._buffers.pop()  # it was too small for its first batch: nothing points into it
             # From Arrow's pool, which keeps pages: fresh ones cost as much as filling them.
             buffer = pa.allocate_buffer(max(room, _BUFFER_SIZE))
             self._buffers.append(buffer)
             self._free, self._at = memoryview(buffer).cast("B"), 0
+            self._is_empty = True
 
     def _take(self, size: int) -> Placed:
         placed = Placed(self._buffers[-1].address + self._at, size, len(self._buffers) - 1, self._at)
         self._free, self._at = self._free[size:], self._at + size
         self.used += size
+        self._is_empty = False
         return placed

@@ -3,7 +3,6 @@
 Outputs are written into memory from Arrow's pool and become arrays as they are.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -12,27 +11,15 @@ from numpy.typing import NDArray
 
 from lakestream.data.table.arrow import HEADER_TYPE, HEADERS_TYPE, SCHEMA, STREAM_TYPE
 from lakestream.data.table.compiled import Longs
-from lakestream.data.table.heads import Heads, Sources
+from lakestream.data.table.heads import Sources
 from lakestream.data.table.kernels_read import PROBLEMS, read_headers, read_records
 from lakestream.data.table.layout import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
+from lakestream.data.table.limits import Limits
+from lakestream.data.table.records import Records
 
 _Number = TypeVar("_Number", bound=np.generic)
 
 _VIEW_INTS: Final = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Records:
-    """The records of each batch, decompressed: where in memory, and where in the buffers that views name."""
-
-    buffers: list[Any]
-    address: Longs
-    size: Longs
-    buffer: Longs
-    position: Longs
-
-    def __len__(self) -> int:
-        return int(self.address.size)
 
 
 class _Views:
@@ -49,33 +36,35 @@ class _Views:
         return pa.Array.from_buffers(kind, count, [valid, pa.py_buffer(self.views), *buffers], null_count)
 
 
-def rows(held: Sources, group: Heads, records: Records, partition: int) -> Any:
-    """One `pyarrow.RecordBatch`. Corrupt: a record is not what it should be."""
-    count = int(group.record_count.sum())
-    offsets, timestamps, headers_at = (_room(count, np.int64) for _ in range(3))
-    types, headers_end = _room(count, np.int32), _room(count + 1, np.int32)
-    keys, values = _Views(count), _Views(count)
-    problem, batch, record, keys_null, values_null, header_count, unfit = read_records(
-        *(records.address, records.size, records.buffer, records.position),
-        *(group.attributes, group.record_count, group.delta_max),
-        *(group.base_offset, group.base_timestamp, group.max_timestamp),
+def rows(held: Sources, records: Records, partition: int, limits: Limits) -> tuple[Any, Records]:
+    """A `pyarrow.RecordBatch` of as many rows as come out together, and what is left. Corrupt: a record is wrong."""
+    heads, room = records.heads, min(int(records.count.sum()), limits.rows_max)
+    offsets, timestamps, headers_at = (_room(room, np.int64) for _ in range(3))
+    types, headers_end = _room(room, np.int32), _room(room + 1, np.int32)
+    keys, values = _Views(room), _Views(room)
+    problem, batch, record, at, count, keys_null, values_null, header_count, unfit = read_records(
+        *(room, limits.headers_max),
+        *(records.address, records.size, records.buffer, records.position, records.count, records.offset_before),
+        *(heads.attributes, heads.delta_max, heads.base_offset, heads.base_timestamp, heads.max_timestamp),
         *(offsets, timestamps, types, keys.views, values.views, keys.valid, values.valid, headers_at, headers_end),
     )
-    if problem:
-        raise held.corrupt(group, batch, f"record {record}: {PROBLEMS[problem]}")
+    if problem > 0:
+        number = heads.record_count[batch] - records.count[batch] + record
+        raise held.corrupt(heads, batch, f"record {number}: {PROBLEMS[problem]}")
     columns = {
         "partition": np.full(count, partition, np.int32),
         "offset": offsets,
-        **_timestamps(timestamps, unfit),
+        **_timestamps(timestamps[:count], unfit),
         "timestamp_type": types,
         "key": keys.array(pa.binary_view(), count, keys_null, records.buffers),
-        "headers": _headers(group, records, headers_at, headers_end, header_count),
+        "headers": _headers(records, headers_at, headers_end[: count + 1], header_count),
     }
     stream = pa.StructArray.from_arrays(
         [_array(columns.get(field.name), field.type, count) for field in STREAM_TYPE], fields=list(STREAM_TYPE)
     )
     value = values.array(pa.binary_view(), count, values_null, records.buffers)
-    return pa.RecordBatch.from_arrays([value, stream], schema=SCHEMA)
+    made = pa.RecordBatch.from_arrays([value, stream], schema=SCHEMA)
+    return made, records.behind(batch, record, at, offsets[count - 1] if record else 0)
 
 
 def _timestamps(milliseconds: Longs, unfit: int) -> dict[str, Any]:
@@ -90,12 +79,12 @@ def _timestamps(milliseconds: Longs, unfit: int) -> dict[str, Any]:
     }
 
 
-def _headers(group: Heads, records: Records, headers_at: Longs, headers_end: NDArray[np.int32], count: int) -> Any:
+def _headers(records: Records, headers_at: Longs, headers_end: NDArray[np.int32], count: int) -> Any:
     keys, values, raw_keys = _Views(count), _Views(count), _Views(count)
     raw, values_null = 0, 0
     if count:
         raw, values_null = read_headers(
-            *(records.address, records.size, records.buffer, records.position, group.record_count),
+            *(records.address, records.size, records.buffer, records.position, records.count),
             *(headers_at, headers_end, keys.views, values.views, raw_keys.views),
             *(keys.valid, values.valid, raw_keys.valid),
         )

@@ -16,6 +16,7 @@ many buffers there are; and each kernel has to say itself how far it may read.
 import hashlib
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, cast
@@ -46,11 +47,12 @@ def kernel(signature: str) -> Callable[[_Function], _Function]:
     """Compiled when its module is imported, called without Python's lock."""
 
     def compiled(function: _Function) -> _Function:
-        try:
-            return _kept(signature, function)
-        except Exception as error:  # Whatever is wrong with the folder, the code itself still compiles.
-            _log.warning("kernel %s is compiled for this process only: %s", function.__name__, error)
-            return cast(_Function, numba.njit(signature, nogil=True)(function))
+        if _FOLDER is not None:
+            try:
+                return _kept(signature, function, _FOLDER)
+            except Exception as error:  # Whatever is wrong with what is kept, the code itself still compiles.
+                _log.warning("kernel %s is compiled for this process only: %s", function.__name__, error)
+        return cast(_Function, numba.njit(signature, nogil=True)(function))
 
     return compiled
 
@@ -60,17 +62,29 @@ def inlined(function: _Function) -> _Function:
     return cast(_Function, numba.njit(nogil=True)(function))
 
 
-def _kept(signature: str, function: _Function) -> _Function:
+def _kept(signature: str, function: _Function, folder: Path) -> _Function:
     """numba reads the folder's name when a function is given to it; others in the process keep their own."""
     before = _config.CACHE_DIR
-    _config.CACHE_DIR = str(_FOLDER)
+    _config.CACHE_DIR = str(folder)
     try:
         return cast(_Function, numba.njit(signature, nogil=True, cache=True)(function))
     finally:
         _config.CACHE_DIR = before
 
 
-def _folder() -> Path:
+def _folder() -> Path | None:
+    """None: it cannot be written. numba would look for another place, and mix up states of the sources there."""
+    folder = _chosen_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        _log.warning("kernels are compiled for this process only (set NUMBA_CACHE_DIR to a folder): %s", error)
+        return None
+    return folder
+
+
+def _chosen_folder() -> Path:
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     if not chosen:
         cache = os.environ.get("LAKESTREAM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "lakestream")

@@ -9,7 +9,6 @@ into the buffers that came in, or into those that were decompressed into.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,34 +16,17 @@ import numpy as np
 from lakestream.batch import CODECS, COMPRESSION_MASK, HEADER_SIZE
 from lakestream.checksum import crc32c
 from lakestream.data.table.arena import Arena
-from lakestream.data.table.columns import Records, rows
+from lakestream.data.table.columns import rows
 from lakestream.data.table.heads import Heads, Source, Sources
 from lakestream.data.table.kernels_crc import first_damaged
 from lakestream.data.table.kernels_read import RECORD_SIZE_MIN, group_end
+from lakestream.data.table.limits import DEFAULT_LIMITS, SPAN_MAX, Limits
+from lakestream.data.table.records import Records
 from lakestream.errors import Rejected
-from lakestream.model import MiB
 
-_SPAN_MAX: Final = 1024 * MiB
-"""Of the bytes that a group takes from one source: positions in views have 31 bits."""
 _SMALL_END: Final = 768
 """Smaller batches are checked in one call; from here on a call for each is faster."""
 _CRC_AT, _CRC_FROM = 17, 21
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What may become of bytes that strangers have sent."""
-
-    batch_bytes_max: int = 256 * MiB  # the records of one batch, decompressed; at most 1 GiB
-    rows_max: int = 500_000  # that come out together; a single batch may have more
-    bytes_max: int = 32 * MiB  # of batches, and of decompressed records, that come out together; likewise
-
-    def __post_init__(self) -> None:
-        if max(self.batch_bytes_max, self.bytes_max) > _SPAN_MAX:
-            raise ValueError(f"views reach {_SPAN_MAX} bytes, not {self}")
-
-
-DEFAULT_LIMITS: Final = Limits()
 
 
 def decode(sources: Iterable[Source], partition: int, limits: Limits = DEFAULT_LIMITS) -> Iterator[Any]:
@@ -58,14 +40,16 @@ def decode(sources: Iterable[Source], partition: int, limits: Limits = DEFAULT_L
         group = rest[: _group_end(rest, limits)]
         _check(held, group)
         records = _located(held, group, limits)
-        group, rest = group[: len(records)], rest[len(records) :]
-        _check_sizes(held, group, records, limits)
-        yield rows(held, group, records, partition)
+        rest = rest[len(records) :]
+        _check_sizes(held, records, limits)
+        while len(records):
+            made, records = rows(held, records, partition, limits)
+            yield made
 
 
 def _group_end(heads: Heads, limits: Limits) -> int:
     return group_end(
-        *(limits.rows_max, limits.bytes_max, _SPAN_MAX),
+        *(limits.rows_max, limits.bytes_max, SPAN_MAX),
         *(heads.source, heads.start, heads.end, heads.record_count),
     )
 
@@ -97,14 +81,16 @@ def _located(held: Sources, group: Heads, limits: Limits) -> Records:
         except Rejected as error:
             raise held.corrupt(group, batch, str(error)) from error
         address[batch], size[batch], buffer[batch], position[batch] = placed
-    return Records(buffers, address[:end], size[:end], buffer[:end], position[:end])
+    # These change while records become rows, so none of them may be somebody else's.
+    arrays = (address, size, buffer, position, group.record_count.copy(), group.base_offset - 1)
+    return Records(buffers, group[:end], *(array[:end] for array in arrays))
 
 
-def _check_sizes(held: Sources, group: Heads, records: Records, limits: Limits) -> None:
+def _check_sizes(held: Sources, records: Records, limits: Limits) -> None:
     """Before anything is made as large as a batch says that it is."""
     for wrong, reason in (
         (records.size > limits.batch_bytes_max, f"it holds more than {limits.batch_bytes_max} bytes of records"),
-        (group.record_count * RECORD_SIZE_MIN > records.size, "it announces more records than its bytes can hold"),
+        (records.count * RECORD_SIZE_MIN > records.size, "it announces more records than its bytes can hold"),
     ):
         if wrong.any():
-            raise held.corrupt(group, int(wrong.argmax()), reason)
+            raise held.corrupt(records.heads, int(wrong.argmax()), reason)

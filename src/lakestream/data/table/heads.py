@@ -30,13 +30,16 @@ class Source:
     ends: Longs
     base_offsets: Longs
 
+    def __post_init__(self) -> None:
+        # Whatever reads through addresses relies on this.
+        if ((self.starts < 0) | (self.starts > self.ends) | (self.ends > len(self.data))).any():
+            raise Corrupt(f"{self.name}: a claim names a record batch beyond the {len(self.data)} bytes that are there")
+
     @classmethod
     def of(cls, name: str, data: Buffer, spans: Sequence[tuple[int, int]], base_offsets: Sequence[int]) -> "Source":
-        """Batches wherever they lie in the bytes, as a claim says: its spans are held against the bytes here."""
+        """Batches wherever they lie in the bytes, as a claim says."""
         bounds = np.array(spans, np.int64).reshape(-1, 2)
         starts, ends = np.ascontiguousarray(bounds[:, 0]), np.ascontiguousarray(bounds[:, 1])
-        if ((starts < 0) | (starts > ends) | (ends > len(data))).any():
-            raise Corrupt(f"{name}: a claim names a record batch beyond the {len(data)} bytes that are there")
         return cls(name, data, starts, ends, _one_each(base_offsets, starts))
 
     @classmethod

@@ -11,9 +11,10 @@ import numpy as np
 
 from lakestream.data.table.compiled import Array, Long, inlined, kernel, memory
 
-FINE: Final = 0
+STOPPED, FINE = -1, 0
 CUT_OFF, MAGIC, LENGTH, CODEC, COUNT = 1, 2, 3, 4, 5
 RECORD_LENGTH, TIMESTAMP, OFFSET, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE, STRAY, LEFT_OVER = range(6, 16)
+TOO_MANY_HEADERS: Final = 16
 
 PROBLEMS: Final = {
     CUT_OFF: "it is shorter than its header",
@@ -31,6 +32,7 @@ PROBLEMS: Final = {
     HEADER_VALUE: "the value of a header goes beyond the record",
     STRAY: "bytes are left over behind its last header",
     LEFT_OVER: "bytes are left over behind it, which was announced as the last",
+    TOO_MANY_HEADERS: "it has more headers than are allowed",
 }
 
 _HEADER_SIZE: Final = 61
@@ -195,17 +197,20 @@ def _skip_headers(data: Array, at: Long, end: Long, count: Long) -> tuple[int, i
 
 
 @kernel(
-    "UniTuple(int64, 7)(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
-    " int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int32[::1], uint8[::1],"
-    " uint8[::1], int64[::1], int32[::1])"
+    "UniTuple(int64, 9)(int64, int64, int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    " int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1],"
+    " int32[::1], uint8[::1], uint8[::1], int64[::1], int32[::1])"
 )
 def read_records(
+    rows_max: int,
+    headers_max: int,
     addresses: Array,
     sizes: Array,
     buffers: Array,
     positions: Array,
-    attributes: Array,
     counts: Array,
+    offsets_before: Array,
+    attributes: Array,
     deltas_max: Array,
     base_offsets: Array,
     base_timestamps: Array,
@@ -219,9 +224,10 @@ def read_records(
     values_valid: Array,
     headers_at: Array,
     headers_end: Array,
-) -> tuple[int, int, int, int, int, int, int]:
-    """All records of all batches: what is wrong, with which batch, with which record; else how many keys and values are
-    null, how many headers there are, and how many timestamps do not fit into microseconds.
+) -> tuple[int, int, int, int, int, int, int, int, int]:
+    """The records of batches, up to so many rows and headers. What is wrong, with which batch, with which record; or
+    STOPPED, in which batch, before which record, at which byte. Then the number of rows, of null keys, of null
+    values, of headers, and of timestamps that do not fit into microseconds.
 
     `addresses` and `sizes` are those of the records alone, decompressed; `buffers` and `positions` say where they lie
     in the buffers that the views will name. The last two outputs are for `read_headers`.
@@ -233,28 +239,30 @@ def read_records(
         data = memory(addresses[batch], size)
         buffer, position = buffers[batch], positions[batch]
         appended = attributes[batch] & _LOG_APPEND_TIME
-        offset_before = base_offsets[batch] - 1
+        offset_before = offsets_before[batch]
         offset_last = base_offsets[batch] + deltas_max[batch]
         at = 0
         for record in range(counts[batch]):
+            if row == rows_max or headers > headers_max:
+                return STOPPED, batch, record, at, row, keys_null, values_null, headers, unfit
             length, at = _number(data, at, size, _INT_BITS)
             if at < 0 or length < 0 or length > size - at:
-                return RECORD_LENGTH, batch, record, 0, 0, 0, 0
+                return RECORD_LENGTH, batch, record, 0, 0, 0, 0, 0, 0
             end = at + length
             delta, at = _number(data, at + 1, end, _LONG_BITS)
             if at < 0:
-                return TIMESTAMP, batch, record, 0, 0, 0, 0
+                return TIMESTAMP, batch, record, 0, 0, 0, 0, 0, 0
             # Wraps around at 64 bits, as the sums of Java and C do.
             timestamp = max_timestamps[batch] if appended else base_timestamps[batch] + delta
             delta, at = _number(data, at, end, _INT_BITS)
             offset = base_offsets[batch] + delta
             if at < 0 or offset <= offset_before or offset > offset_last:
-                return OFFSET, batch, record, 0, 0, 0, 0
+                return OFFSET, batch, record, 0, 0, 0, 0, 0, 0
             offset_before = offset
 
             length, at = _number(data, at, end, _INT_BITS)
             if at < 0 or length > end - at:
-                return KEY, batch, record, 0, 0, 0, 0
+                return KEY, batch, record, 0, 0, 0, 0, 0, 0
             if length >= 0:
                 _set_view(keys, row, data, at, length, buffer, position)
                 _set_valid(keys_valid, row)
@@ -265,7 +273,7 @@ def read_records(
 
             length, at = _number(data, at, end, _INT_BITS)
             if at < 0 or length > end - at:
-                return VALUE, batch, record, 0, 0, 0, 0
+                return VALUE, batch, record, 0, 0, 0, 0, 0, 0
             if length >= 0:
                 _set_view(values, row, data, at, length, buffer, position)
                 _set_valid(values_valid, row)
@@ -276,15 +284,17 @@ def read_records(
 
             count, at = _number(data, at, end, _INT_BITS)
             if at < 0 or count < 0 or count * _RECORD_HEADER_SIZE_MIN > end - at:
-                return HEADERS, batch, record, 0, 0, 0, 0
+                return HEADERS, batch, record, 0, 0, 0, 0, 0, 0
+            if count > headers_max:
+                return TOO_MANY_HEADERS, batch, record, 0, 0, 0, 0, 0, 0
             if count > 0:
                 headers_at[row] = at
                 problem, at = _skip_headers(data, at, end, count)
                 if problem:
-                    return problem, batch, record, 0, 0, 0, 0
+                    return problem, batch, record, 0, 0, 0, 0, 0, 0
                 headers += count
             if at != end:
-                return STRAY, batch, record, 0, 0, 0, 0
+                return STRAY, batch, record, 0, 0, 0, 0, 0, 0
 
             offsets[row] = offset
             timestamps[row] = timestamp
@@ -293,8 +303,8 @@ def read_records(
             row += 1
             headers_end[row] = headers
         if at != size:
-            return LEFT_OVER, batch, counts[batch] - 1, 0, 0, 0, 0
-    return FINE, 0, 0, keys_null, values_null, headers, unfit
+            return LEFT_OVER, batch, counts[batch] - 1, 0, 0, 0, 0, 0, 0
+    return FINE, addresses.size, 0, 0, row, keys_null, values_null, headers, unfit
 
 
 @inlined
@@ -351,12 +361,13 @@ def read_headers(
     raw_keys_valid: Array,
 ) -> tuple[int, int]:
     """The headers that `read_records` found right: how many keys are not text, how many values are null."""
+    rows = headers_end.size - 1
     row, raw, values_null = 0, 0, 0
     for batch in range(addresses.size):
         size = sizes[batch]
         data = memory(addresses[batch], size)
         buffer, position = buffers[batch], positions[batch]
-        for _ in range(counts[batch]):
+        for _ in range(min(counts[batch], rows - row)):
             at = headers_at[row]
             for header in range(headers_end[row], headers_end[row + 1]):
                 length, at = _number(data, at, size, _INT_BITS)

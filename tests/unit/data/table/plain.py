@@ -1,4 +1,4 @@
-"""Records, batches and rows in plain Python, one at a time: what the kernels must equal. It shares no code with them."""
+"""Records, batches and rows in plain Python, one at a time: what the kernels must equal. Shares no code with them."""
 
 import struct
 from collections.abc import Iterator, Sequence

@@ -55,8 +55,38 @@ def test_what_is_kept_may_be_damaged(tmp_path: Path, folder: Path, caplog: pytes
     assert "kernel doubled is compiled for this process only" in caplog.text
 
 
-def test_nowhere_to_keep_anything(caplog: pytest.LogCaptureFixture) -> None:
-    """As on a file system that is only for reading: numba itself refuses there."""
+def test_a_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a file system that is only for reading."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    with caplog.at_level(logging.WARNING):
+        assert compiled._folder() is None
+    assert "kernels are compiled for this process only (set NUMBA_CACHE_DIR to a folder): " in caplog.text
+    monkeypatch.setattr(compiled, "_FOLDER", None)
+    assert imported(tmp_path).doubled(21) == 42
+    assert not list(tmp_path.rglob("*.nb*"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "folder"),
+    [
+        ({"NUMBA_CACHE_DIR": "one", "LAKESTREAM_CACHE": "two", "XDG_CACHE_HOME": "three"}, "one"),
+        ({"LAKESTREAM_CACHE": "two", "XDG_CACHE_HOME": "three"}, "two/kernels"),
+        ({"XDG_CACHE_HOME": "three"}, "three/lakestream/kernels"),
+        ({"HOME": "four"}, "four/.cache/lakestream/kernels"),
+    ],
+)
+def test_where_they_are_kept(environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NUMBA_CACHE_DIR", "LAKESTREAM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert compiled._chosen_folder().parent == Path(folder)
+
+
+def test_code_that_numba_cannot_keep(caplog: pytest.LogCaptureFixture) -> None:
     names: dict[str, object] = {"kernel": kernel}
     code = compile('@kernel("int64(int64)")\ndef doubled(number):\n    return 2 * number\n', "<nowhere>", "exec")
     with caplog.at_level(logging.WARNING):

@@ -16,8 +16,9 @@ from lakestream.batch import control_batch
 from lakestream.compression import compressed
 from lakestream.data.table import arena
 from lakestream.data.table import decode as decoding
-from lakestream.data.table.decode import Limits, decode
+from lakestream.data.table.decode import decode
 from lakestream.data.table.heads import Source
+from lakestream.data.table.limits import Limits
 from lakestream.errors import Corrupt
 from lakestream.model import MiB
 
@@ -185,7 +186,7 @@ def test_many_batches_that_grow_come_out_bit_by_bit(monkeypatch: pytest.MonkeyPa
 
 def test_a_source_beyond_what_views_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions in views have 31 bits: rows from both ends of such a source come out apart."""
-    monkeypatch.setattr(decoding, "_SPAN_MAX", 10_000)
+    monkeypatch.setattr(decoding, "SPAN_MAX", 10_000)
     batches = [batch_of(many(10, n * 10)) for n in range(30)]
     source = Source.back_to_back("here", b"".join(batches), np.arange(30) * 10)
     chunks = list(decode([source], 0))
@@ -198,6 +199,34 @@ def test_a_source_beyond_what_views_can_reach(monkeypatch: pytest.MonkeyPatch) -
 def test_limits_that_views_cannot_reach_are_refused() -> None:
     with pytest.raises(ValueError, match="views reach"):
         Limits(batch_bytes_max=2**31)
+    with pytest.raises(ValueError, match="limits let something through"):
+        Limits(rows_max=0)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_with_very_many_records_comes_out_bit_by_bit(codec: str) -> None:
+    """Rows take more memory than the seven bytes that a record may have."""
+    records = [Record(n * 2, NOW, 0, None, None, ((b"h", b"x"),) * (n % 3)) for n in range(1000)]
+    chunks = list(decode([Source.single("here", batch_of(records, codec), 0)], 0, Limits(rows_max=64)))
+    assert {chunk.num_rows for chunk in chunks} == {64, 1000 % 64}
+    assert records_of(pa.Table.from_batches(chunks)) == records
+    chunks = list(decode([Source.single("here", batch_of(records, codec), 0)], 0, Limits(headers_max=30)))
+    assert len(chunks) > 10
+    assert records_of(pa.Table.from_batches(chunks)) == records
+
+
+def test_a_record_is_numbered_within_its_batch_wherever_it_is_cut() -> None:
+    good = b"".join(record_bytes(Record(n, NOW, 0, None, None), 0, NOW) for n in range(5))
+    bad = framed(good + record_bytes(Record(4, NOW, 0, None, None), 0, NOW), 6)
+    with pytest.raises(Corrupt, match="record 5: its offset does not lie behind that of the record before"):
+        rows_of(bad, limits=Limits(rows_max=2))
+
+
+def test_a_record_with_more_headers_than_are_allowed() -> None:
+    record = Record(0, NOW, 0, None, None, ((b"", None),) * 11)
+    with pytest.raises(Corrupt, match="record 0: it has more headers than are allowed"):
+        rows_of(batch_of([record]), limits=Limits(headers_max=10))
+    assert records_of(rows_of(batch_of([record]), limits=Limits(headers_max=11))) == [record]
 
 
 def test_a_hundred_thousand_batches_of_one_record() -> None:
@@ -205,6 +234,18 @@ def test_a_hundred_thousand_batches_of_one_record() -> None:
     rows = pa.Table.from_batches(decode([Source.back_to_back("here", data, np.arange(100_000))], 0))
     stream = rows.column("_stream").combine_chunks()
     assert stream.field("offset").to_numpy().tolist() == list(range(100_000))
+
+
+def test_what_is_text_is_what_python_takes_for_text() -> None:
+    """Around every border of UTF-8: shortest forms, surrogates, the last code point, cut ends."""
+    seconds, more = (0x00, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xFF), (0x7F, 0x80, 0xBF, 0xC0)
+    keys = [bytes((lead,)) for lead in range(256)]
+    keys += [bytes((lead, second)) for lead in range(0xC0, 256) for second in seconds]
+    keys += [bytes((lead, second, third)) for lead in range(0xE0, 256) for second in seconds for third in more]
+    keys += [key + bytes((last,)) for key in keys if len(key) == 3 for last in more]
+    keys += [b"a" + key + b"z" for key in keys]
+    record = Record(0, NOW, 0, None, None, tuple((key, None) for key in keys))
+    assert records_of(rows_of(batch_of([record]))) == [record]
 
 
 def test_rows_go_into_parquet_and_come_back(tmp_path: Any) -> None:
