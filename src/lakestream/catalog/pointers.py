@@ -9,7 +9,8 @@ before or after it leaves at most a name that points at a table which denies it.
 
 Whoever takes a name away from a table puts that table's record anew first, with nothing changed but its version: a
 create or rename of it that is still under way then fails at its last step, instead of ending without a name. Likewise
-whoever puts a table into a namespace puts the namespace anew, which a drop of it then notices.
+whoever puts a table into a namespace puts the namespace anew, which a drop of it then notices; and the drop takes all
+names away that point at tables which are not there yet.
 
 A name record is marked `unsettled` before a change and settled by whoever brought one to its end, so that a listing has
 to ask the table itself only for names that were left in the middle of something. A change that failed settles nothing:
@@ -117,12 +118,15 @@ class Pointers:
         return Listed(names, following)
 
     async def is_empty(self, namespace: Namespace) -> bool:
+        """Whether no table is in it; and none that is under way will come in."""
         start = ""
         while True:
             folder = keys.table_names_folder(namespace)
             records = (await self._store.scan(folder, start, limit=SCAN_SIZE, confirmed=True)).records
             for record in records:
-                if await self._look(TableName(namespace, keys.catalog_text(record.name)), confirmed=True):
+                try:
+                    await self._evict(_name(record).table_id, TableName(namespace, keys.catalog_text(record.name)))
+                except TableExists:
                     return False
             if len(records) < SCAN_SIZE:
                 return True
@@ -149,6 +153,7 @@ class Pointers:
             created = await self._put(pending, msgspec.structs.replace(table, pending=False))
         except Conflict as error:
             await self._undo(pending)
+            await self._namespaces.properties(name.namespace)  # was it dropped, or somebody else quicker?
             raise error if isinstance(error, TableExists) else _taken(name) from error
         except LakestreamError:
             await self._undo(pending)

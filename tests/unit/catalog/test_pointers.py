@@ -15,6 +15,7 @@ from lakestream.catalog.namespaces import Namespaces
 from lakestream.catalog.pointers import LOST_AFTER_MS, Found, Pointers, Table
 from lakestream.clock import SystemClock
 from lakestream.errors import Conflict, LakestreamError, Missing, Unavailable
+from lakestream.metadata import keys
 from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.metadata.store import ANY, Folder, Key, Put, Record, Scanned, Stored
 
@@ -193,6 +194,8 @@ async def test_a_crash_between_any_two_writes(
     with suppress(Crash):
         await changed(pointers_over(Fragile(server, crash_at, after=after)), step)
     there = set(await names(pointers))
+    await pointers.tidy(SystemClock().now_ms() + 2 * LOST_AFTER_MS)
+    assert there == set(await names(pointers))
     assert there in ({"create": [{"a"}, {"a", "c"}], "rename": [{"a"}, {"b"}]}.get(step) or [{"a"}, set()])
     for name in (A, B, C):
         if name.name in there:
@@ -227,6 +230,93 @@ async def test_what_a_crash_left_is_tidied_up(server: MemoryServer, pointers: Po
     assert await pointers.tidy(now_ms) == 0
     assert await pointers.tidy(now_ms + 2 * LOST_AFTER_MS) == 1
     assert [found async for found in pointers.all()] == []
+
+
+class Interrupted(MemoryStore):
+    """Just before its n-th write, somebody else does a whole thing."""
+
+    def __init__(self, server: MemoryServer, at: int, meanwhile: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(server)
+        self._left = at
+        self._meanwhile = meanwhile
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        await self._count()
+        return await super().put(puts)
+
+    async def delete(self, key: Key, expected: int | None = ANY) -> bool:
+        await self._count()
+        return await super().delete(key, expected)
+
+    async def _count(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            await self._meanwhile()
+
+
+STEPS = ("create", "rename", "drop", "purge", "create_b", "drop_namespace", "commit")
+
+
+async def told(pointers: Pointers, store: MemoryStore, step: str) -> str:
+    """What the one who did it was told: done, or why not."""
+    try:
+        match step:
+            case "create_b":
+                await pointers.create("t8", table(B))
+            case "drop_namespace":
+                await Namespaces(store).drop(("default",), pointers.is_empty)
+            case "commit":
+                await pointers.move(await pointers.find(A), "s3://b/new", "s3://b/x")
+            case _:
+                await changed(pointers, step)
+    except LakestreamError as error:
+        return type(error).__name__
+    return "done"
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+@pytest.mark.parametrize("second", STEPS)
+@pytest.mark.parametrize("first", STEPS)
+@pytest.mark.parametrize("full", [True, False])
+async def test_one_change_in_the_middle_of_another(
+    server: MemoryServer, pointers: Pointers, full: bool, first: str, second: str, at: int
+) -> None:
+    """Whatever the two were told is true afterwards."""
+    if full:
+        await pointers.create("t1", table(A))
+    answers: dict[str, list[str]] = {step: [] for step in STEPS}
+    other = server.client()
+
+    async def meanwhile() -> None:
+        answers[second].append(await told(pointers_over(other), other, second))
+
+    store = Interrupted(server, at, meanwhile)
+    answers[first].append(await told(pointers_over(store), store, first))
+    done = {step for step, said in answers.items() if "done" in said}
+
+    there = {name: found for name in (A, B, C) if (found := await _found_or_none(pointers, name)) is not None}
+    assert sorted(name.name for name in there) == await names(pointers)
+    ids = [found.table_id for found in there.values()]
+    assert len(ids) == len(set(ids)), "a table with two names"
+    if "drop_namespace" in done and not done & {"create", "create_b", "rename"}:
+        assert not there, "a table in a namespace that is gone"
+    if await other.get(keys.namespace_key(("default",))) is None:
+        assert not there, "a table in a namespace that is gone"
+    assert ("t9" in ids) == ("create" in done)
+    assert ("t8" in ids) == ("create_b" in done)
+    assert ("t1" in ids) == (full and not done & {"drop", "purge"})
+    if "commit" in done and "t1" in ids:
+        (found,) = (found for found in there.values() if found.table_id == "t1")
+        assert found.table.metadata_location == "s3://b/new"
+    if "rename" in done and not done & {"drop", "purge"}:
+        assert there[B].table_id == "t1"
+
+
+async def _found_or_none(pointers: Pointers, name: TableName) -> Found | None:
+    try:
+        return await pointers.find(name)
+    except NoSuchTable:
+        return None
 
 
 class Race:
