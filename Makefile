@@ -59,6 +59,9 @@ sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
 sim-mutants: setup ## switch off the protocol's rules one by one and see the simulation catch each
 	$(BIN)/python -m tests.simulation.mutants
 
+compat: tools ## other projects' own tests (librdkafka, kafka-python) against our brokers: passed, failed, why skipped
+	$(BIN)/python -m tests.compat $(COMPAT)
+
 bench: bench-log bench-kafka ## every benchmark
 
 bench-log: tools ## the log against the bare disk, the bare bucket, and itself; results in benchmarks/results
@@ -74,4 +77,4 @@ clean: ## remove .venv and caches of the clone; the tools in the user's cache st
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help setup lock serve tools format check test soak sim sim-mutants bench bench-log bench-kafka docs clean
+.PHONY: help setup lock serve tools format check test soak sim sim-mutants compat bench bench-log bench-kafka docs clean

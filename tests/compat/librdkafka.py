@@ -1,0 +1,154 @@
+"""librdkafka's own tests: one binary, one process per test, because a test that runs out of time ends the process.
+
+A case is `{test}[/{subtest}][ @{mode}]`. Subtests are chosen by a piece of their name, as the suite does it. Which
+tests there are is read from the suite's own table, so that a new version of it cannot hide one from our lists.
+"""
+
+import json
+import os
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.compat.model import Case, Cluster, Outcome, State
+
+from lakestream.testing.processes import program
+
+SUITE: Final = "librdkafka"
+PROGRAM: Final = "librdkafka-suite"
+KAFKA_VERSION: Final = "4.2.0"
+"""What tests take our broker for. The highest that they ask about."""
+EMPTY_BELOW_S: Final = 0.005
+"""A test that leaves out all its parts, as many do in quick mode, still says that it passed."""
+PROCESS_S_MAX: Final = 400.0
+SCRIPTS: Final = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+}
+"""Kafka's own that some tests call, and the class that each starts."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_FAILURE: Final = re.compile(r"TEST FAILURE\s*\n### Test .*? failed at (.*?) at \w{3} .*?: ###\s*\n(.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    flags: tuple[str, ...] = ()
+    conf: str = ""
+    scenario: str = "default"
+
+
+MODES: Final = {
+    "": Mode(),
+    "quick": Mode(flags=("-Q",)),  # the suite's own quick mode: fewer parts, less data
+    "idempotent": Mode(flags=("-P",)),
+    "no-commit": Mode(conf="enable.auto.commit=false\n"),  # consumers that assign, and would commit when they close
+    "no-auto-create": Mode(scenario="noautocreate"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    test: str
+    subtest: str
+    mode: Mode
+
+
+def chosen(case: Case) -> Chosen:
+    name, _, mode = case.name.partition(" @")
+    test, _, subtest = name.partition("/")
+    return Chosen(test, subtest, MODES[mode])
+
+
+def tests_in_suite() -> list[str]:
+    """All that talk to a broker: no local ones, no own stand-ins for brokers, none given up or started by hand."""
+    source = (Path(program(PROGRAM)).resolve().parent / "test.c").read_text()
+    table = source.partition("struct test tests[]")[2].partition("\n};")[0]
+    entries = re.findall(r"_TEST\((\d{4}_\w+),(.*?)(?=_TEST\(|\Z)", table, re.DOTALL)
+    apart = re.compile(r"TEST_F_LOCAL|TEST_F_MANUAL|TEST_F_KNOWN_ISSUE\b")
+    return [name for name, rest in entries if not apart.search(rest) and not name.endswith("_mock")]
+
+
+def run(case: Case, cluster: Cluster, *, patience: float = 1.0, debug: bool = False) -> Outcome:
+    """`patience` stretches the suite's own time limits: for slow machines. `debug`: clients say why they wait."""
+    which = chosen(case)
+    folder = cluster.folder / re.sub(r"\W+", "-", str(case))
+    folder.mkdir(parents=True)
+    started = time.monotonic()
+    with (folder / "said").open("w") as said:
+        try:
+            subprocess.run(
+                [program(PROGRAM), *which.mode.flags, "-L", "-K", "-p1", "-r", "-s", which.mode.scenario],
+                cwd=folder,
+                env=_environment(which, cluster, folder, patience, debug),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                timeout=PROCESS_S_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said.write(f"still running after {PROCESS_S_MAX:.0f} s\n")
+    text = _COLOUR.sub("", (folder / "said").read_text(errors="replace"))
+    state, why = _read(which.test, folder / "report.json", text)
+    return Outcome(case=case, state=state, why=why, said=text, took_s=time.monotonic() - started)
+
+
+def _environment(which: Chosen, cluster: Cluster, folder: Path, patience: float, debug: bool) -> dict[str, str]:
+    auto = which.mode.scenario != "noautocreate"
+    bootstrap = cluster.bootstrap if auto else cluster.bootstrap_without_auto_create
+    settings = f"metadata.broker.list={bootstrap}\ntest.topic.random=true\ntest.timeout.multiplier={patience}\n"
+    (folder / "test.conf").write_text(settings + which.mode.conf)
+    environment = dict(os.environ) | {
+        "RDKAFKA_TEST_CONF": str(folder / "test.conf"),
+        "TEST_KAFKA_VERSION": KAFKA_VERSION,
+        "TEST_REPORT": str(folder / "report.json"),
+        "TESTS": which.test[:4],
+        "KAFKA_PATH": str(_scripts(folder)),
+        "BROKERS": bootstrap,
+    }
+    # It changes what tests do.
+    environment.pop("CI", None)
+    if which.subtest:
+        environment["SUBTESTS"] = which.subtest
+    if debug:
+        environment["TEST_DEBUG"] = "cgrp,eos"
+    return environment
+
+
+def _scripts(folder: Path) -> Path:
+    """A folder that looks like an installed Kafka to those tests."""
+    root = folder / "kafka"
+    (root / "bin").mkdir(parents=True)
+    for name, class_name in SCRIPTS.items():
+        script = root / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec "{program("kafka-class")}" {class_name} "$@"\n')
+        script.chmod(0o755)
+    return root
+
+
+def _read(test: str, report: Path, said: str) -> tuple[State, str]:
+    found = _report(report).get(test)
+    if found is None:
+        return State.FAILED, said.strip().rpartition("\n")[2] or "no report"
+    if found["state"] == "PASSED":
+        return (State.EMPTY, "nothing to do in this mode") if found["duration"] < EMPTY_BELOW_S else (State.PASSED, "")
+    if found["state"] == "SKIPPED":
+        return State.LEFT_OUT, found["extra"] or _skip_reason(test, said)
+    failure = _FAILURE.search(said)
+    return State.FAILED, f"{failure[2].strip()} ({failure[1]})" if failure else "ended before its end"
+
+
+def _report(path: Path) -> dict[str, Any]:
+    try:
+        tests: dict[str, Any] = json.loads(path.read_text())["tests"]
+    except (OSError, ValueError, KeyError):
+        return {}
+    return tests
+
+
+def _skip_reason(test: str, said: str) -> str:
+    found = re.search(rf"\[{test}\b.*SKIPPING TEST: (.*)", said)
+    return found[1].strip() if found else "not in this mode"
