@@ -4,11 +4,12 @@ Order of steps: a topic's logs exist before its name does, and its name goes aft
 leaves something that the next try finishes.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import msgspec
 
-from lakestream.errors import Conflict, Corrupt, Missing, Rejected
+from lakestream.errors import Conflict, Corrupt, LakestreamError, Missing, Rejected
 from lakestream.metadata import keys
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.store import ABSENT, MetadataStore, Record, put_one
@@ -38,13 +39,22 @@ class Topics:
         taken = Conflict(f"topic {name} exists already")
         if await self._exists(name):
             raise taken  # before thousands of logs are made and buried in vain
-        await self._claims.make_logs(topic.partitions())
+        await self._make_logs(topic)
         try:
             await put_one(self._store, keys.topic_key(name), _encode(topic), ABSENT)
         except Conflict:
             await self._claims.bury_logs(topic.partitions())
             raise taken from None
         return topic
+
+    async def _make_logs(self, topic: Topic) -> None:
+        """All of them, or none: no name would ever lead to the others. A client that leaves ends this in the middle."""
+        try:
+            await self._claims.make_logs(topic.partitions())
+        except BaseException:
+            with contextlib.suppress(LakestreamError):
+                await self._claims.bury_logs(topic.partitions())
+            raise
 
     async def _exists(self, name: str) -> bool:
         """False may be late; True is asked of a node that leads for certain."""

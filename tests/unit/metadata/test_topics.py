@@ -1,5 +1,6 @@
 """Topics by name, and what a crash between two steps leaves behind."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -147,6 +148,30 @@ async def test_a_topic_whose_logs_are_not_all_made_does_not_exist(server: Memory
         await Topics(Forgetful(server)).create("orders", Topic("id", 3))
     with pytest.raises(Missing):
         await topics.get("orders")
+    assert [path for path in server._entries if "id" in path] == []
+
+
+class Slow(MemoryStore):
+    """Writes, and never answers the second call."""
+
+    puts = 0
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        self.puts += 1
+        answers = await super().put(puts)
+        if self.puts == 2:
+            await asyncio.get_running_loop().create_future()
+        return answers
+
+
+async def test_who_leaves_while_a_topic_is_made_leaves_nothing(server: MemoryServer) -> None:
+    creating = asyncio.create_task(Topics(Slow(server)).create("orders", Topic("id", 3)))
+    await asyncio.sleep(0.01)
+    assert [path for path in server._entries if "id" in path] != []
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert [path for path in server._entries if "id" in path] == []
 
 
 async def test_a_damaged_record_is_corrupt_and_named(server: MemoryServer, topics: Topics) -> None:
