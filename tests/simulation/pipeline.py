@@ -77,7 +77,7 @@ class Pipeline:
             found = await self.host.log.read(partition, offset, 1_000)
             if found.offset_next <= offset:
                 raise Unavailable(f"the log of {partition} is shorter than it was")
-            aborted = await self.host.log.aborted(partition, offset, found.offset_next)
+            aborted = self.host.log.aborted(partition, offset, found.offset_next)
             rows += [row for row in committed(found, aborted) if start <= row.offset < end]
             offset = found.offset_next
         return rows

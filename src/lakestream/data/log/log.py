@@ -40,6 +40,9 @@ from lakestream.storage.object_store import ObjectStore
 
 READ_TRIES: Final = 8
 TRIM_CLAIMS: Final = 1_000
+GLANCE_MS: Final = 20
+"""Who reads at the end relies so long on the last look at the store. Before anybody is told that there is no more, it
+is looked at again."""
 
 
 class Bounds(NamedTuple):
@@ -237,21 +240,44 @@ class Log:
                 return await self.read(partition, claims[-1].claim.offset_end, bytes_max)
         raise Unavailable(f"log {partition} moved under {READ_TRIES} readings at offset {offset}; try again")
 
+    def glance(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice | None:
+        """What `read` would find, if that is in memory; None: only `read` can tell. Nothing at the end means that there
+        was nothing a moment ago."""
+        view = self._views.known(partition)
+        if view is None or view.start_seen != self._views.doubts or self._history is not None:
+            return None
+        if not max(view.start, view.floor) <= offset <= view.offset_end:
+            return None
+        bounds = Bounds(max(view.start, view.floor), view.offset_end, view.fold.last_stable_offset)
+        if offset == view.offset_end:
+            recent = asyncio.get_running_loop().time() - view.looked_s <= GLANCE_MS / 1000
+            return Slice([], offset, bounds) if recent else None
+        picks = _picks(view.claims_from(offset) or [], offset, bytes_max)
+        claims = {pick.claim.claim_id: pick.claim for pick in picks}
+        found = {claim_id: batches for claim_id in claims if (batches := self._reader.cache.get(claim_id)) is not None}
+        return _slice(picks, found, bounds) if picks and len(found) == len(claims) else None
+
     async def wait(self, partition: PartitionId, offset: int, timeout_ms: int) -> bool:
         """Wait until the log's end is beyond `offset`; False if it did not come to that in time."""
         return await self.wait_any([(partition, offset)], timeout_ms)
 
     async def wait_any(self, ends: Sequence[tuple[PartitionId, int]], timeout_ms: int) -> bool:
         """Wait until the end of one of these logs is beyond its offset."""
+        first_ms = min(timeout_ms, GLANCE_MS)
         with self._waiters.joined([partition for partition, _ in ends]) as event:
-            await asyncio.gather(*(self._look_at(partition) for partition, _ in ends))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_ms / 1000):
-                    while not (grown := await self._has_grown(ends)):
-                        event.clear()
-                        await event.wait()
-                    return grown
-            return await self._has_grown(ends)
+            if await self._grows(ends, event, first_ms):
+                return True
+            await asyncio.gather(*(self._look_at(partition) for partition, _ in ends))  # an event may get lost
+            return await self._grows(ends, event, timeout_ms - first_ms)
+
+    async def _grows(self, ends: Sequence[tuple[PartitionId, int]], event: asyncio.Event, timeout_ms: int) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not await self._has_grown(ends):
+                    event.clear()
+                    await event.wait()
+                return True
+        return await self._has_grown(ends)
 
     async def _look_at(self, partition: PartitionId) -> None:
         await self._views.refresh(await self._views.get(partition))
@@ -278,9 +304,13 @@ class Log:
             await self._views.refresh(view, confirmed=True)
         return await self._bounds(view)
 
-    async def aborted(self, partition: PartitionId, offset_start: int, offset_end: int) -> list[Aborted]:
-        """Aborted transactions with records in `[offset_start, offset_end)`, for readers of committed records."""
-        return (await self._views.get(partition)).fold.aborted_in(offset_start, offset_end)
+    def aborted(self, partition: PartitionId, offset_start: int, offset_end: int) -> list[Aborted]:
+        """Aborted transactions with records in `[offset_start, offset_end)`, for readers of committed records, as they
+        were when these were read."""
+        view = self._views.known(partition)
+        if view is None:
+            raise Missing(f"log {partition} is gone: its topic was deleted")
+        return view.fold.aborted_in(offset_start, offset_end)
 
     async def first_at(self, partition: PartitionId, timestamp: int) -> At | None:
         """The first record that is not older than `timestamp`."""

@@ -52,6 +52,8 @@ class View:
         self.page: list[Dated] = []
         """Older claims that somebody is reading, gapless."""
         self.measured = Measured(0, 0, 0)
+        self.looked_s = 0.0
+        """When its end was last certain, by the loop's time."""
 
     @property
     def offset_end(self) -> int:
@@ -156,6 +158,7 @@ class Views:
 
     def learn_own(self, view: View, dated: Dated, trial: Trial) -> None:
         if view.learn_own(dated, trial):
+            view.looked_s = asyncio.get_running_loop().time()  # nobody else had claimed that place
             self._has_moved(view)
 
     def _has_moved(self, view: View) -> None:
@@ -239,9 +242,11 @@ class Views:
         return True
 
     async def _catch_up(self, view: View, *, confirmed: bool) -> None:
+        begun_s = asyncio.get_running_loop().time()
         offset_start = view.offset_end
         chain = await self._claims.scan(view.partition, offset_start, confirmed=confirmed)
         await self.take_in(view, chain, offset_start, confirmed=confirmed)
+        view.looked_s = max(view.looked_s, begun_s)
 
     async def _reopen(self, view: View) -> None:
         newer = await self._load(view.partition, confirmed=True)

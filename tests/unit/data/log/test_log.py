@@ -352,8 +352,8 @@ async def test_the_last_stable_offset_and_aborted_ranges(world: World) -> None:
     await log.append(partition, marker(commit=True, producer=8), 5)
     for broker in (log, other):
         assert await broker.bounds(partition) == (0, 5, 5)
-        assert await broker.aborted(partition, 0, 5) == [Aborted(7, 1, 3)]
-        assert await broker.aborted(partition, 4, 5) == []
+        assert broker.aborted(partition, 0, 5) == [Aborted(7, 1, 3)]
+        assert broker.aborted(partition, 4, 5) == []
 
 
 async def test_a_late_batch_of_an_ended_transaction_is_rejected(world: World) -> None:
