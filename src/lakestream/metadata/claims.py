@@ -218,6 +218,7 @@ class Claims:
         try:
             await self.raise_floor(partition, END_OF_TIME)
         except Missing:
+            await self._store.delete(keys.table_end_key(partition))  # it was only half made
             return
         await self.drop_below(partition, END_OF_TIME)
         await self.delete_fold(partition)
