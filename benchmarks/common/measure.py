@@ -94,10 +94,12 @@ async def alone(work: Work, times: int) -> tuple[list[Run], bool]:
     return [run for (run,) in rounds], quiet
 
 
-async def by_turns(works: Sequence[Callable[[], Awaitable[R]]], times: int) -> tuple[list[tuple[R, ...]], bool]:
-    """`times` rounds of all of them, quiet ones if they can be had with as many tries again; whether all were quiet."""
+async def by_turns(
+    works: Sequence[Callable[[], Awaitable[R]]], times: int, tries: int = 0
+) -> tuple[list[tuple[R, ...]], bool]:
+    """`times` rounds of all of them, quiet ones if `tries` (twice as many) give them; whether all were quiet."""
     rounds: list[tuple[R, ...]] = []
-    for _ in range(2 * times):
+    for _ in range(tries or 2 * times):
         rounds.append(tuple([await work() for work in works]))
         if sum(map(_is_quiet, rounds)) == times:
             break
@@ -115,14 +117,21 @@ def percentile(sorted_values: Sequence[float], share: float) -> float:
 
 def evict(folder: Path) -> None:
     """Drop the files under a folder from the page cache, so that no run inherits another's."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fdatasync(file)  # dirty pages are not dropped
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(file)
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):  # a server removes its own files meanwhile
+                if path.is_file():  # not a socket
+                    _evict_file(path)
+
+
+def _evict_file(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(file)  # dirty pages are not dropped
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(file)
 
 
 def warm_memory(folder: Path, size: int) -> None:

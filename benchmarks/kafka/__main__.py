@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import importlib
+import signal
 import sys
 
 import msgspec
@@ -26,7 +27,9 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; none: all, and write results")
     parser.add_argument("--only-lakestream", action="store_true", help="without Apache Kafka; results are not written")
     parser.add_argument("--runs", type=int, default=3, help="of each side that count (3); one more warms up")
-    parser.add_argument("--quick", action="store_true", help="an eighth of the records; nothing to cite")
+    parser.add_argument(
+        "--quick", action="store_true", help="an eighth of the records, no repeats on a busy machine; nothing to cite"
+    )
     parser.add_argument("--write", action="store_true", help="write the parts that ran into the results of the others")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
@@ -35,9 +38,13 @@ def main() -> int:
         parser.error("--write wants both sides in full: leave --only-lakestream and --quick out")
     parts = [part for part in PARTS if part in options.parts or not options.parts]
     sides = (LAKESTREAM,) if options.only_lakestream else (LAKESTREAM, KAFKA, KAFKA_SYNCED)
-    rows = asyncio.run(_run(parts, sides, options.runs, options.quick))
+    try:
+        rows = asyncio.run(_run(parts, sides, options.runs, options.quick))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
     if options.write or not (options.parts or options.only_lakestream or options.quick):
-        found = report([*rows, *_kept(parts)], quick=False)
+        in_order = sorted([*rows, *_kept(parts)], key=lambda found: PARTS.index(found.benchmark))
+        found = report(in_order, quick=False)
         write(found, ABOUT)
         print(page(found, ABOUT))
     else:
@@ -55,6 +62,9 @@ def _kept(parts: list[str]) -> list[Row]:
 
 async def _run(parts: list[str], sides: tuple[str, ...], runs: int, quick: bool) -> list[Row]:
     rows: list[Row] = []
+    me = asyncio.current_task()
+    assert me is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, me.cancel)  # servers and gigabytes are cleared away
     with set_up(quick) as stage:
         for part in parts:
             print(f"{part} …", file=sys.stderr, flush=True)

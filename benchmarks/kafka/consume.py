@@ -23,6 +23,8 @@ TAIL = 96_000
 """Records: less than the 128 MiB that Lakestream keeps in memory."""
 CONSUMERS = 10
 WARM = "warm"
+WARM_READERS = 3
+"""Of some GB: a fetch is of megabytes, so it takes that much until a JVM has seen many of them."""
 
 
 async def run(bench: Bench) -> list[Row]:
@@ -48,7 +50,7 @@ async def _tail(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
     async def work(server: Server) -> Loaded:
         return await loaded(server, _consume(server, topic, count, CONSUMERS), amount=CONSUMERS * count * SIZE)
 
-    found = await rounds(sides, work, bench.runs, warm_ups=2)
+    found = await rounds(bench, sides, work, warm_ups=2)
     what = f"consume the tail, {codec}"
     note = f"the last {count * SIZE / 1e6:.0f} MB, {CONSUMERS} consumers one after the other"
     return [
@@ -69,7 +71,7 @@ async def _following(bench: Bench, sides: list[Server], codec: str) -> list[Row]
         await server.delete_topic(topic)
         return found
 
-    found = await rounds(sides, work, bench.runs)
+    found = await rounds(bench, sides, work)
     return [
         found.row("consume", f"produce and follow, {codec}", mb_per_s, "MB/s", note="each record counts once"),
         found.row("consume", f"server CPU of both, {codec}", cpu_s_per_gb, "s/GB"),
@@ -84,11 +86,11 @@ async def _cold(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
     async def work(server: Server) -> Loaded:
         server.stop()
         await server.start()
-        await loaded(server, _consume(server, WARM, count), amount=count * SIZE)
+        await loaded(server, _consume(server, WARM, count, WARM_READERS), amount=WARM_READERS * count * SIZE)
         evict(server.folder)
         return await loaded(server, _consume(server, topic, count), amount=count * SIZE)
 
-    found = await rounds(sides, work, bench.runs, warm_ups=0)  # each starts anew
+    found = await rounds(bench, sides, work, warm_ups=0)  # each starts anew
     return [
         found.row("consume", f"consume a cold log, {codec}", mb_per_s, "MB/s"),
         found.row("consume", f"server CPU of it, cold, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),

@@ -65,7 +65,7 @@ async def run(bench: Bench) -> list[Row]:
 
     async with _on_bucket(bench.stage.fresh()) as server:
         works = [with_partitions(server, partitions) for partitions in (FEW, MANY)]
-        found, quiet = await by_turns(works, bench.runs)
+        found, quiet = await by_turns(works, bench.runs, bench.tries)
     few, many = [one for one, _ in found], [other for _, other in found]
     ratio = statistics.median(other.puts_per_s / one.puts_per_s for one, other in found)
     return [

@@ -38,12 +38,12 @@ async def run(bench: Bench) -> list[Row]:
         return await _rest(server, topics, CONNECTIONS)
 
     async with servers(bench.of(LAKESTREAM, KAFKA), bench.stage.fresh()) as sides:
-        at_first = await rounds(sides, empty, bench.runs, warm_ups=0)
+        at_first = await rounds(bench, sides, empty, warm_ups=0)
         for server in sides:
             for first in range(0, topics, 100):
                 names = [f"{PREFIX}{number}" for number in range(first, min(first + 100, topics))]
                 await server.make_topics(names, partitions=1)
-        later = await rounds(sides, full, bench.runs, warm_ups=0)
+        later = await rounds(bench, sides, full, warm_ups=0)
     there = f"{topics:,} topics"
     both = f"{there} and {CONNECTIONS:,} connections, idle"
     nothing = f"{at_first.median(LAKESTREAM, _megabytes):.0f} MB with nothing"

@@ -40,7 +40,7 @@ async def _produced(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
         return found
 
     # The client makes its batches as large as the server is slow, up to 1 MB.
-    found = await rounds(sides, work, bench.runs, warm_ups=2)
+    found = await rounds(bench, sides, work, warm_ups=2)
     batches = ", ".join(f"{side.name} {found.median(side.name, _batch_kib):.0f}" for side in sides)
     what = f"produce 1 KiB records, {codec}"
     return [

@@ -23,6 +23,11 @@ class Bench:
     sides: tuple[str, ...]
     runs: int
 
+    @property
+    def tries(self) -> int:
+        """For so many quiet runs. Who is in a hurry takes them as they come."""
+        return self.runs if self.stage.quick else 2 * self.runs
+
     def of(self, *names: str) -> tuple[str, ...]:
         return tuple(name for name in names if name in self.sides)
 
@@ -77,17 +82,17 @@ class Rounds(Generic[R]):
 
 
 async def rounds(
-    servers: Sequence[Server], work: Callable[[Server], Awaitable[R]], runs: int, warm_ups: int = 1
+    bench: Bench, servers: Sequence[Server], work: Callable[[Server], Awaitable[R]], warm_ups: int = 1
 ) -> Rounds[R]:
-    """The first rounds only warm up: the JVM makes machine code of what it does often."""
+    """The first rounds only warm up: the JVM makes machine code of what it does often. Without one, once will do."""
 
     def one(server: Server) -> Callable[[], Awaitable[R]]:
         return lambda: work(server)
 
-    for _ in range(warm_ups):
+    for _ in range(warm_ups if KAFKA in bench.sides else min(warm_ups, 1)):
         for server in servers:
             await work(server)
-    found, quiet = await by_turns([one(server) for server in servers], runs)
+    found, quiet = await by_turns([one(server) for server in servers], bench.runs, bench.tries)
     by_side = {server.name: [loads[number] for loads in found] for number, server in enumerate(servers)}
     return Rounds(by_side, quiet)
 

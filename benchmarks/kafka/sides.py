@@ -3,6 +3,7 @@ serve` starts it, and Apache Kafka as its own script does, with and without a sy
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -107,6 +108,7 @@ async def servers(names: Sequence[str], folder: Path) -> AsyncIterator[list[Serv
         for number, name in enumerate(names):
             own = folder / str(number)
             own.mkdir(parents=True)
+            opened.callback(shutil.rmtree, own, ignore_errors=True)
             server = lakestream(own) if name == LAKESTREAM else await apache_kafka(own, name)
             opened.callback(server.kill)
             await server.start()

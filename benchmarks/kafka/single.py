@@ -32,7 +32,7 @@ async def run(bench: Bench) -> list[Row]:
         return found
 
     async with servers(bench.of(LAKESTREAM, KAFKA, KAFKA_SYNCED), bench.stage.fresh()) as sides:
-        found = await rounds(sides, work, bench.runs)
+        found = await rounds(bench, sides, work)
     what, against = f"requests of one record, {PRODUCERS} producers", KAFKA_SYNCED
     return [
         found.row("single", what, lambda run: run.per_s, "/s", against=against, at_least=1.0),

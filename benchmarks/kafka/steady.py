@@ -34,7 +34,7 @@ async def run(bench: Bench) -> list[Row]:
         return found
 
     async with servers(bench.of(LAKESTREAM, KAFKA, KAFKA_SYNCED), bench.stage.fresh()) as sides:
-        found = await rounds(sides, work, bench.runs)
+        found = await rounds(bench, sides, work)
     what = f"{PER_S:,} records/s"
     name, against = "steady", KAFKA_SYNCED
     return [

@@ -1,5 +1,7 @@
 """See the package: one task, from the first argument to one line of output."""
 
+import ctypes
+import signal
 import sys
 from typing import Protocol
 
@@ -11,12 +13,15 @@ from benchmarks.kafka.load.single import Requesting
 from benchmarks.kafka.load.steady import Stamping, Watching
 from benchmarks.kafka.load.tasks import Connect, Consume, Produce, Single, Stamp, Task, Told, Touch, Watch
 
+_PR_SET_PDEATHSIG = 1
+
 
 class Worker(Protocol):
     def work(self) -> Told: ...
 
 
 def main() -> int:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no load outlives the benchmark
     worker = _worker(msgspec.json.decode(sys.argv[1], type=Task))
     print("ready", flush=True)
     if not sys.stdin.readline():
