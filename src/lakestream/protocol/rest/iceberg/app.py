@@ -41,7 +41,7 @@ class Endpoint(NamedTuple):
 class IcebergRest:
     def __init__(self, catalog: Catalog, config: Mapping[str, str], on_purge: Callable[[], None]) -> None:
         self._config = dict(config)
-        namespaces, tables = NamespaceCalls(catalog), TableCalls(catalog, config, on_purge)
+        namespaces, tables = NamespaceCalls(catalog), TableCalls(catalog, on_purge)
         self.endpoints = _endpoints(namespaces, tables)
 
     async def handle(self, request: Request) -> Response:

@@ -1,8 +1,11 @@
 """Namespaces over REST: list, create, load, exists, drop, properties."""
 
+from urllib.parse import unquote_plus
+
 from starlette.responses import Response
 
 from lakestream.catalog.catalog import Catalog
+from lakestream.catalog.errors import NoSuchNamespace
 from lakestream.catalog.names import Namespace, check_namespace
 from lakestream.errors import Rejected
 from lakestream.protocol.rest.iceberg.answers import json_answer, nothing
@@ -20,8 +23,7 @@ class NamespaceCalls:
         """GET namespaces?parent=…"""
         parent: Namespace = ()
         if text := call.query("parent"):
-            parent = check_namespace(text.split(SEPARATOR))
-            await self._namespaces.properties(parent)
+            parent = await self._parent(text)
         found = await self._namespaces.children(parent)
         if (page := call.page) is None:
             return json_answer({"namespaces": found})
@@ -30,6 +32,18 @@ class NamespaceCalls:
         start = int(page.start[:10] or 0)
         end = start + page.size
         return json_answer({"namespaces": found[start:end], "next-page-token": str(end) if end < len(found) else None})
+
+    async def _parent(self, text: str) -> Namespace:
+        parent = check_namespace(text.split(SEPARATOR))
+        try:
+            await self._namespaces.properties(parent)
+        except NoSuchNamespace:
+            # pyiceberg encodes it twice, so levels and odd names arrive still encoded.
+            if (decoded := unquote_plus(text)) == text:
+                raise
+            parent = check_namespace(decoded.split(SEPARATOR))
+            await self._namespaces.properties(parent)
+        return parent
 
     async def create(self, call: Call) -> Response:
         """POST namespaces"""

@@ -1,6 +1,6 @@
 """Tables over REST: list, create (also staged), load, exists, commit, rename, register, drop, metrics."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from starlette.responses import Response
 
@@ -23,9 +23,8 @@ from lakestream.protocol.rest.iceberg.calls import PAGE_SIZE_MAX, Call
 
 
 class TableCalls:
-    def __init__(self, catalog: Catalog, config: Mapping[str, str], on_purge: Callable[[], None]) -> None:
+    def __init__(self, catalog: Catalog, on_purge: Callable[[], None]) -> None:
         self._catalog = catalog
-        self._config = dict(config)
         self._on_purge = on_purge
 
     async def list(self, call: Call) -> Response:
@@ -59,7 +58,7 @@ class TableCalls:
                 properties=body.properties,
                 fresh_ids=True,
             )
-            return table_answer(table, self._config)
+            return table_answer(table)
         staged = await self._catalog.stage(
             name,
             body.schema,
@@ -69,14 +68,14 @@ class TableCalls:
             properties=body.properties,
             fresh_ids=True,
         )
-        return json_answer({"metadata": written(staged), "config": self._config})
+        return json_answer({"metadata": written(staged), "config": {}})
 
     async def register(self, call: Call) -> Response:
         """POST namespaces/{namespace}/register"""
         body = await read_body(call.request, RegisterTable)
         name = check_table_name(call.namespace, body.name)
         table = await self._catalog.register(name, body.metadata_location, overwrite=bool(body.overwrite))
-        return table_answer(table, self._config)
+        return table_answer(table)
 
     async def load(self, call: Call) -> Response:
         """GET namespaces/{namespace}/tables/{table}?snapshots=all|refs"""
@@ -86,7 +85,7 @@ class TableCalls:
         table = await self._catalog.load(call.table)
         if call.request.headers.get("if-none-match") == etag(table, refs_only=wanted == "refs"):
             return Response(status_code=304)
-        return table_answer(table, self._config, refs_only=wanted == "refs")
+        return table_answer(table, refs_only=wanted == "refs")
 
     async def exists(self, call: Call) -> Response:
         """HEAD namespaces/{namespace}/tables/{table}"""
@@ -130,4 +129,4 @@ class TableCalls:
     async def _commit(self, name: TableName, body: CommitTable) -> Response:
         if body.identifier is not None and body.identifier.checked() != name:
             raise Rejected(f"the path names table {name}, the body {body.identifier.checked()}")
-        return table_answer(await self._catalog.commit(name, body.requirements, body.updates), None)
+        return table_answer(await self._catalog.commit(name, body.requirements, body.updates))

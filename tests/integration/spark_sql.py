@@ -1,0 +1,64 @@
+"""A Spark session of its own process: statements come as lines of JSON on stdin, answers go out as lines of JSON.
+
+    python spark_sql.py http://127.0.0.1:8080 < statements
+
+The catalog is called `lake`. An answer is the list of rows, or `{"error": "…"}`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakestream.testing.processes import program
+
+
+def session(uri: str) -> SparkSession:
+    settings = {
+        "spark.jars": subprocess.run(
+            [program("iceberg-spark-jars")], capture_output=True, text=True, check=True
+        ).stdout,
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "rest",
+        "spark.sql.catalog.lake.uri": uri,
+        "spark.sql.catalog.lake.cache-enabled": "false",
+        "spark.sql.defaultCatalog": "lake",
+    }
+    builder = SparkSession.builder.master("local[1]").appName("catalog")
+    for name, value in settings.items():
+        builder = builder.config(name, value.strip())
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def plain(value: Any) -> Any:
+    if hasattr(value, "asDict"):
+        return [plain(inner) for inner in value]
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value.hex() if isinstance(value, bytes | bytearray) else value
+
+
+def main() -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = session(sys.argv[1])
+    for line in sys.stdin:
+        try:
+            answer: Any = [plain(row) for row in spark.sql(json.loads(line)).collect()]
+        except Exception as error:  # whatever it is, the test decides what it means
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        print(f"answer {json.dumps(answer, default=str)}", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
