@@ -26,12 +26,15 @@ from lakestream.errors import Rejected
 
 LAST_ADDED: Final = -1
 FORMAT_VERSION_DEFAULT: Final = 2
+UPDATES_MAX: Final = 2_000
+LAYOUTS_MAX: Final = 100
+"""Schemas, specs and orders that one commit may add: each is held against all that are there."""
 
 
 def applied(base: Json | None, updates: Sequence[u.Update], now_ms: int) -> Json:
     """The metadata after all updates, in order. The base itself where they change nothing; None: a new table."""
     draft = Draft(_empty(_first_version(updates)) if base is None else base, now_ms)
-    for update in updates:
+    for update in _joined(updates):
         draft.apply(update)
     return draft.finished(is_new=base is None)
 
@@ -224,6 +227,26 @@ class Draft:
     def _drop(self, listed: str, name: str, gone: Sequence[object]) -> None:
         if kept := self.table.get(listed):
             self.table[listed] = [one for one in kept if one.get(name, 0) not in gone]
+
+
+def _joined(updates: Sequence[u.Update]) -> list[u.Update]:
+    """The same updates, with neighbours that remove snapshots made one: some clients send one for each of thousands.
+    Bounded, since a change may have to look at the whole table for every update."""
+    joined: list[u.Update] = []
+    for update in updates:
+        last = joined[-1] if joined else None
+        if isinstance(update, u.RemoveSnapshots) and isinstance(last, u.RemoveSnapshots):
+            last.snapshot_ids.extend(update.snapshot_ids)
+        else:
+            joined.append(
+                u.RemoveSnapshots(list(update.snapshot_ids)) if isinstance(update, u.RemoveSnapshots) else update
+            )
+    layouts = sum(isinstance(update, u.AddSchema | u.AddSpec | u.AddSortOrder) for update in joined)
+    if len(joined) > UPDATES_MAX or layouts > LAYOUTS_MAX:
+        raise Rejected(
+            f"a commit has at most {UPDATES_MAX} updates, {LAYOUTS_MAX} of them new schemas, specs or orders"
+        )
+    return joined
 
 
 def _first_version(updates: Sequence[u.Update]) -> int:

@@ -21,7 +21,7 @@ def check_spec(spec: Json, schema: Json) -> None:
     """Rejected unless every field has a name of its own, a known transform and a source that the schema has."""
     names: set[str] = set()
     numbers: set[int] = set()
-    known = columns(schema)
+    known, there = columns(schema), field_ids(schema)
     for field in _listed(spec, "a partition spec"):
         name = field.get("name")
         if not isinstance(name, str) or not name or name in names:
@@ -30,7 +30,7 @@ def check_spec(spec: Json, schema: Json) -> None:
         transform = _transform(field, f"partition field {name!r}")
         sources = _sources(field, f"partition field {name!r}")
         if transform != "void":
-            _check_sources(sources, schema, f"partition field {name!r}")
+            _check_sources(sources, there, f"partition field {name!r}")
         if name in known and not (transform == "identity" and sources == [known[name]]) and transform != "void":
             raise Rejected(f"partition field {name!r} is called like a column that it is not: choose another name")
         if (number := field.get("field-id")) is not None:
@@ -40,10 +40,11 @@ def check_spec(spec: Json, schema: Json) -> None:
 
 
 def check_order(order: Json, schema: Json) -> None:
+    there = field_ids(schema)
     for field in _listed(order, "a sort order"):
         what = f"sort field of column {field.get('source-id')!r}"
         _transform(field, what)
-        _check_sources(_sources(field, what), schema, what)
+        _check_sources(_sources(field, what), there, what)
         if field.get("direction") not in ("asc", "desc") or field.get("null-order") not in (
             "nulls-first",
             "nulls-last",
@@ -125,9 +126,9 @@ def _sources(field: Json, what: str) -> list[int]:
     return sources
 
 
-def _check_sources(sources: list[int], schema: Json, what: str) -> None:
+def _check_sources(sources: list[int], there: set[int], what: str) -> None:
     for source in sources:
-        if source not in field_ids(schema):
+        if source not in there:
             raise Rejected(f"{what} is made from column id {source}, which the schema does not have")
 
 

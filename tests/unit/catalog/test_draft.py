@@ -181,6 +181,17 @@ def test_a_writer_whose_clock_is_wrong_cannot_make_a_table_unreadable() -> None:
         change(table, u.AddSnapshot(far), u.SetSnapshotRef("main", "branch", 2))
 
 
+def test_a_commit_is_bounded_but_not_what_it_may_expire() -> None:
+    table = new_table()
+    table = {**table, "snapshots": [snapshot(number, number) for number in range(1, 6000)]}
+    expired = change(table, *(u.RemoveSnapshots([number]) for number in range(1, 5999)))
+    assert [one["snapshot-id"] for one in expired["snapshots"]] == [5999]
+    with pytest.raises(Rejected, match="at most"):
+        change(table, *(u.SetProperties({str(number): ""}) for number in range(2001)))
+    with pytest.raises(Rejected, match="at most"):
+        change(table, *(u.AddSchema(SCHEMA) for _ in range(101)))
+
+
 def test_what_we_do_not_know_is_carried_along() -> None:
     base = {**new_table(), "of-the-future": [1]}
     changed = change(base, u.AddSnapshot(snapshot(1, 1) | {"key-id": "k", "new": True}), u.SetProperties({"a": "b"}))
