@@ -29,10 +29,22 @@ async def _deleted(name: str | None, topic_id: UUID | None, services: Services) 
         if name is not None and topic_id is not None:
             raise KafkaError(Code.INVALID_REQUEST, f"topic {name} is named by its name and by an id: give one of them")
         if name is None:
-            name = await services.view.name_of_id(topic_id.hex if topic_id else "")
+            name = await _name_of(topic_id, services)
         topic = await services.topics.delete(name, topic_id.hex if topic_id else None)
         services.view.forget(name)
     except LakestreamError as error:
         code = Code.UNKNOWN_TOPIC_ID if by_id and isinstance(error, Missing) else code_of(error)
         return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": describe(error)}
     return {"name": name, "topic_id": UUID(hex=topic.topic_id), "error_code": Code.NONE}
+
+
+async def _name_of(topic_id: UUID | None, services: Services) -> str:
+    """Also of a topic that somebody began to delete and did not end: its logs are gone, its name is still there."""
+    wanted = topic_id.hex if topic_id else ""
+    name = services.view.name_of(wanted)
+    if name is None:
+        every = await services.topics.all(confirmed=True)
+        name = next((name for name, topic in every.items() if topic.topic_id == wanted), None)
+    if name is None:
+        raise Missing(f"no topic has the id {wanted}")
+    return name

@@ -87,6 +87,8 @@ async def _resolved(topic: Any, services: Services) -> Topic:
     for part in topic.partitions:
         try:
             log_id = await services.view.partition(name, part.partition)
+            if topic_id.int and log_id.topic_id != topic_id.hex:
+                raise KafkaError(Code.UNKNOWN_TOPIC_ID, f"topic {name} is another one by now")
             parts.append(Wanted(log_id, part.partition, part.fetch_offset, part.partition_max_bytes))
         except LakestreamError as error:
             parts.append(Found(part.partition, code_in_fetch(error), NO_BOUNDS))

@@ -99,6 +99,8 @@ async def _found(topic: TopicData, number: int, services: Services) -> tuple[Par
         except Missing as error:
             raise KafkaError(Code.UNKNOWN_TOPIC_ID, str(error)) from error
     partition = await services.view.partition(name, number)
+    if topic.topic_id is not None and partition.topic_id != topic.topic_id.hex:
+        raise KafkaError(Code.UNKNOWN_TOPIC_ID, f"topic {name} is another one by now")
     return partition, topic_settings.read((await services.view.topic(name)).settings)
 
 
