@@ -1,4 +1,5 @@
-"""The columns of `layout.py` in Arrow: what `decode.py` makes, `encode.py` takes, and Parquet files are written from.
+"""The columns of `catalog/topic_layout.py` in Arrow: what `decode.py` makes, `encode.py` takes, and Parquet files are
+written from.
 
 Bytes are views (`binary_view`): a row says where its bytes lie, in the buffer that was read or decompressed, and none
 is copied. Parquet is written from them directly. The field numbers travel in the fields' metadata, where pyarrow looks
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from lakestream.data.table.layout import COLUMNS, Column
+from lakestream.catalog.topic_layout import COLUMNS, Column
 
 _ID_KEY: Final = b"PARQUET:field_id"
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from lakestream.catalog.topic_layout import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from lakestream.data.table.arrow import HEADER_TYPE, HEADERS_TYPE, SCHEMA, STREAM_TYPE
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.heads import Sources
 from lakestream.data.table.kernels_read import PROBLEMS, read_headers, read_records
-from lakestream.data.table.layout import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from lakestream.data.table.limits import Limits
 from lakestream.data.table.records import Records
 

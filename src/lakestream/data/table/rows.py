@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from lakestream.catalog.topic_layout import STREAM, VALUE
 from lakestream.data.table.compiled import Longs
-from lakestream.data.table.layout import STREAM, VALUE
 from lakestream.data.table.located import Located, numbers
 from lakestream.errors import Corrupt
 
@@ -78,7 +78,7 @@ def _field(struct: Any, field: str, name: str) -> Any:
 
 
 def _lists(headers: Any, name: str) -> tuple[Longs, Longs, Any]:
-    """Where the headers of each row begin, how many they are, and all of them."""
+    """Where the headers of each row begin, how many they are, and all of them. Rows may be a part of a larger list."""
     kind = headers.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         raise Corrupt(f"{name}: column {STREAM}.headers is {kind}, no list of headers any more")
@@ -86,7 +86,8 @@ def _lists(headers: Any, name: str) -> tuple[Longs, Longs, Any]:
     count = np.diff(bounds)
     if headers.null_count:
         count[np.asarray(headers.is_null())] = 0
-    return np.ascontiguousarray(bounds[:-1]), count, headers.values
+    start, end = int(bounds[0]), int(bounds[-1])
+    return bounds[:-1] - start, count, headers.values.slice(start, end - start)
 
 
 def _milliseconds(timestamps: Any, far: Any) -> Longs:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
-from lakestream.data.table import layout
+from lakestream.catalog import topic_layout as layout
 from lakestream.data.table.arrow import SCHEMA
 
 
@@ -79,5 +79,5 @@ def test_the_milliseconds_that_fit() -> None:
 
 def test_naming_columns_loads_nothing_heavy() -> None:
     """A broker that never reads history never loads a compiler."""
-    heavy = "import sys, lakestream.data.table.layout; assert not {'numba', 'pyarrow', 'numpy'} & set(sys.modules)"
+    heavy = "import sys, lakestream.catalog.topic_layout; assert not {'numba', 'pyarrow', 'numpy'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", heavy], check=False).returncode == 0

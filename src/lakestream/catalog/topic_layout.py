@@ -17,7 +17,7 @@
 
 The numbers are those that every Iceberg library gives when it makes a table of this schema anew (level by level), so it
 does not matter who makes it. They never change; columns to come get numbers from `FIRST_FREE_ID` on.
-Code that works on columns is in `arrow.py`; this module is for those who only name them.
+Code that works on columns is in `data/table/`; this module is for those who only name them.
 """
 
 from dataclasses import dataclass
