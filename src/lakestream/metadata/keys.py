@@ -14,6 +14,7 @@
 | /catalog/namespaces/{levels}          | /catalog  | Namespace: properties                                         |
 | /catalog/names/{levels}/{name}        | /catalog  | which table has the name, unless the table says otherwise     |
 | /catalog/tables/{table id}            | /catalog  | Table: its name and its newest metadata file                  |
+| /pipeline/report                      | /pipeline | PipelineReport: how far behind tables are, and why            |
 | /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
 
 All records of one log share a home, so they live in one shard and a scan returns them in order.
@@ -33,6 +34,7 @@ BROKERS = Folder("/brokers", "/brokers")
 CLUSTER = Folder("/cluster", "/cluster")
 CLUSTER_ID = CLUSTER.key("id")
 PRODUCER_IDS = CLUSTER.key("producer_ids")
+PIPELINE_REPORT = Key("/pipeline/report", "/pipeline")
 CATALOG = "/catalog"
 """One home for all of the catalog: a table is committed to every few seconds at most, and one scan finds them all."""
 NAMESPACES = Folder("/catalog/namespaces", CATALOG)

@@ -71,6 +71,11 @@ class Sweeper:
         for claim in claims:
             self._dropped[claim.name].add(claim.extent_id)
 
+    @property
+    def waits(self) -> bool:
+        """Something may go soon, when its readers have had their time."""
+        return bool(self._unneeded_since)
+
     async def sweep(self) -> list[str]:
         """Remove what nobody needs; returns the names. What became unneeded just now goes when readers that are under
         way have had their time."""

@@ -1,0 +1,116 @@
+"""What the logs have that their tables have not.
+
+Before: the metadata store's change feed, which tells which logs grew.  After: plan.py.  Only logs that changed are
+looked at, so that a thousand idle topics cost nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from lakestream.data.log.fold import Aborted, served
+from lakestream.data.log.log import Log
+from lakestream.errors import LakestreamError, Missing
+from lakestream.metadata import keys
+from lakestream.metadata.claims import Claim, Kind
+from lakestream.metadata.store import Changes, MetadataStore
+from lakestream.metadata.topics import Topics
+from lakestream.model import PartitionId
+from lakestream.pipeline.plan import Backlog, Spot
+
+log = logging.getLogger(__name__)
+
+FEED_RETRY_MS: Final = 200
+SPOTS_MAX: Final = 200_000
+"""Batches of one log that a round knows of: a log that is far behind is not read to its end before it is moved."""
+
+
+class ChangedLogs:
+    """Which logs may have something to move. All of them at the start, and whenever events were missed."""
+
+    def __init__(self, metadata: MetadataStore, topics: Topics) -> None:
+        self._metadata = metadata
+        self._topics = topics
+        self._changed: set[PartitionId] = set()
+        self._all = True
+        self.news = asyncio.Event()
+        """Set when a log grew."""
+
+    @property
+    def waiting(self) -> bool:
+        """Some may have something to move."""
+        return self._all or bool(self._changed)
+
+    async def follow(self) -> None:
+        while True:
+            try:
+                async for changes in self._metadata.watch(keys.LOGS):
+                    self._note(changes)
+            except LakestreamError as error:
+                log.warning("pipeline.feed_broken error=%s", error)
+            self._all = True
+            await asyncio.sleep(FEED_RETRY_MS / 1000)
+
+    def look_again(self, partitions: Iterable[PartitionId]) -> None:
+        """Not all of these was moved."""
+        self._changed.update(partitions)
+
+    async def take(self) -> set[PartitionId]:
+        """Those that changed since the last time."""
+        every, self._all = self._all, False
+        changed, self._changed = self._changed, set()
+        self.news.clear()
+        if every:
+            try:
+                topics = await self._topics.all()
+            except LakestreamError:
+                self._all, self._changed = True, self._changed | changed
+                raise
+            for topic in topics.values():
+                changed.update(PartitionId(topic.topic_id, number) for number in range(topic.partition_count))
+        return changed
+
+    def _note(self, changes: Changes) -> None:
+        if changes.everything:
+            self._all = True
+        for path in changes.paths:
+            partition = keys.partition_of(path)
+            if partition is not None and keys.offset_of(path) is not None:
+                self._changed.add(partition)
+        self.news.set()
+
+
+async def backlog_of(logs: Log, partition: PartitionId, start: int) -> Backlog | None:
+    """From where its table ends to the last stable offset. None: there is nothing. Missing: the log is gone."""
+    stable = (await logs.bounds(partition)).stable
+    spots: list[Spot] = []
+    oldest_ms = 0
+    offset = start
+    while offset < stable and len(spots) < SPOTS_MAX:
+        claims = await logs.claims(partition, offset)
+        if not claims:
+            break
+        if claims[0].claim.offset_start > offset:
+            raise Missing(f"log {partition} has no records from offset {offset} on, where its table ends")
+        aborted = logs.aborted(partition, offset, stable)
+        for claim, created_ms in claims:
+            if claim.offset_start >= stable:
+                break
+            oldest_ms = oldest_ms or claim.appended_ms
+            spots += (spot for spot in _spots(claim, created_ms, aborted) if offset <= spot.offset < stable)
+            offset = min(claim.offset_end, stable)
+    return Backlog(partition, start, offset, spots, oldest_ms) if offset > start else None
+
+
+def _spots(claim: Claim, created_ms: int, aborted: list[Aborted]) -> Iterable[Spot]:
+    for offset, batch in served(claim, created_ms):
+        is_rows = batch.kind is Kind.PLAIN or (
+            batch.kind is Kind.TRANSACTIONAL
+            and not any(
+                one.producer_id == batch.producer_id and one.offset_first <= offset <= one.offset_last
+                for one in aborted
+            )
+        )
+        end = offset + batch.record_count
+        yield Spot(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows)

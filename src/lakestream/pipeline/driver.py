@@ -1,0 +1,175 @@
+"""The pipeline's main loop: a round every few seconds, or at once where there is more than a round may take.
+
+Before: cli/pipeline.py, which has started Spark.  After: rounds.py.  It sleeps while no log grows. What it did is one
+line per round, and a record in the metadata store, where brokers read it for /metrics and `doctor`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from lakestream.catalog.opening import open_catalog
+from lakestream.clock import Clock, Ids, RandomIds, SystemClock
+from lakestream.errors import LakestreamError
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.reports import PipelineReport, Reports, TopicReport
+from lakestream.node import open_node
+from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline.plan import PlanSettings
+from lakestream.pipeline.rounds import Job, Round, Rounds, Standing
+from lakestream.settings import Settings
+
+log = logging.getLogger(__name__)
+
+RETRY_MS: Final = 1_000
+REPORT_EVERY_MS: Final = 5_000
+IDLE_LOOK_MS: Final = 60_000
+"""Also without news: a topic that is stuck may have been mended, something may be left to sweep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    interval_ms: int = 5_000
+    once: bool = False
+    """Move what is there now, and end."""
+
+
+class Driver:
+    def __init__(
+        self, rounds: Rounds, changed: ChangedLogs, reports: Reports, clock: Clock, options: PipelineOptions
+    ) -> None:
+        self._rounds = rounds
+        self._changed = changed
+        self._reports = reports
+        self._clock = clock
+        self._options = options
+        self._reported_ms = 0
+        self.on_round: Callable[[Round], None] = _say
+        """Told what each round did."""
+
+    async def run_once(self) -> Round:
+        """Until nothing is left of what is there now; what all rounds did together."""
+        total = Round()
+        while True:
+            done = await self._rounds.run()
+            self.on_round(done)
+            _add(total, done)
+            if not done.left:
+                await self._report(force=True)
+                return total
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        loop = asyncio.get_running_loop()
+        following = loop.create_task(self._changed.follow(), name="pipeline.feed")
+        try:
+            while True:
+                begun_s = loop.time()
+                left = await self._round()
+                if not left:
+                    await self._wait(begun_s)
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+    async def _round(self) -> bool:
+        try:
+            done = await self._rounds.run()
+        except LakestreamError as error:
+            log.warning("pipeline.round_failed error=%s", error)
+            await asyncio.sleep(RETRY_MS / 1000)
+            return False
+        self.on_round(done)
+        await self._report(force=bool(done.moves))
+        return done.left
+
+    async def _wait(self, begun_s: float) -> None:
+        """For the next tick, and for something to do."""
+        interval_s = self._options.interval_ms / 1000
+        elapsed_s = asyncio.get_running_loop().time() - begun_s
+        await asyncio.sleep(max(0.0, interval_s - elapsed_s))
+        if self._rounds.is_busy:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_LOOK_MS / 1000):
+                await self._changed.news.wait()
+
+    async def _report(self, *, force: bool) -> None:
+        now_ms = self._clock.now_ms()
+        if not force and now_ms - self._reported_ms < REPORT_EVERY_MS:
+            return
+        self._reported_ms = now_ms
+        topics = {name: _reported(standing, now_ms) for name, standing in self._rounds.named_standings().items()}
+        try:
+            await self._reports.put(PipelineReport(now_ms, topics))
+        except LakestreamError as error:
+            log.warning("pipeline.not_reported error=%s", error)
+
+
+@asynccontextmanager
+async def open_driver(
+    settings: Settings, options: PipelineOptions, job: Job, clock: Clock | None = None, ids: Ids | None = None
+) -> AsyncIterator[Driver]:
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    async with open_node(settings, clock, ids) as node:
+        metadata = node.stores.metadata
+        catalog = open_catalog(metadata, node.stores.objects, settings.storage_url, clock, ids)
+        await catalog.start()
+        changed = ChangedLogs(metadata, node.topics)
+        rounds = Rounds(
+            node.log,
+            Claims(metadata),
+            node.topics,
+            node.sweeper,
+            node.stores.objects,
+            catalog,
+            job,
+            clock,
+            changed,
+            PlanSettings(interval_ms=options.interval_ms),
+        )
+        yield Driver(rounds, changed, Reports(metadata), clock, options)
+
+
+def _reported(standing: Standing, now_ms: int) -> TopicReport:
+    return TopicReport(
+        lag_records=standing.lag_records,
+        lag_ms=max(0, now_ms - standing.oldest_ms) if standing.oldest_ms else 0,
+        stuck=standing.stuck,
+        moved_ms=standing.moved_ms,
+        files=standing.files,
+        records=standing.records,
+        bytes=standing.bytes,
+    )
+
+
+def _say(done: Round) -> None:
+    if not done.moves:
+        return
+    steps = " ".join(f"{step}={seconds:.2f}" for step, seconds in done.seconds.items() if seconds >= 0.005)
+    log.info(
+        "pipeline.moved ranges=%d records=%d bytes=%d files=%d tables=%d seconds=%.2f (%s)%s",
+        done.moves,
+        done.records,
+        done.bytes,
+        done.files,
+        done.tables,
+        sum(done.seconds.values()),
+        steps,
+        f" lag={done.lag_records} records" if done.lag_records else "",
+    )
+
+
+def _add(total: Round, done: Round) -> None:
+    total.moves += done.moves
+    total.records += done.records
+    total.bytes += done.bytes
+    total.files += done.files
+    total.tables = max(total.tables, done.tables)
+    total.stuck = done.stuck
+    for step, seconds in done.seconds.items():
+        total.seconds[step] = total.seconds.get(step, 0.0) + seconds

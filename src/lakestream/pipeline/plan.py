@@ -1,0 +1,124 @@
+"""What to move into tables now: pure decisions.
+
+Before: backlog.py, which looks at the logs.  After: rounds.py, which has the moves done and committed.
+
+A round moves what is there, oldest first, as much as one round may take. A commit costs the same for one record as for
+a million, so topics with little wait for longer the more of them there are: a thousand quiet topics do not cost a
+thousand commits every few seconds.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lakestream.metadata.claims import Medium
+from lakestream.model import KiB, MiB, PartitionId
+from lakestream.pipeline.tasks import Move, Piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    interval_ms: int = 5_000  # between rounds
+    round_bytes_max: int = 1024 * MiB  # moved in one round
+    move_bytes_max: int = 128 * MiB  # of one log in one piece of work; more of it is several, and as many files
+    commits_max: int = 64  # tables committed to in one round
+    quiet_bytes_max: int = 64 * KiB  # a topic with no more than this is quiet
+    quiet_topics: int = 16  # so many quiet topics are moved every round; twice as many every second round, and so on
+
+
+class Spot(NamedTuple):
+    """One batch of a log, and where it lies."""
+
+    offset: int
+    offset_end: int
+    byte_start: int
+    byte_end: int
+    medium: Medium
+    name: str
+    is_rows: bool
+    """It becomes rows: no marker, and not aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What one log has that its table has not: offsets `[start, end)`, as far as a round may want to know."""
+
+    partition: PartitionId
+    start: int
+    end: int
+    spots: Sequence[Spot]
+    oldest_ms: int
+    """When the first of it was appended."""
+
+    @property
+    def size(self) -> int:
+        return sum(spot.byte_end - spot.byte_start for spot in self.spots)
+
+
+def chosen(
+    backlogs: Iterable[Backlog], settings: PlanSettings, now_ms: int, asked: Set[str] = frozenset()
+) -> list[Backlog]:
+    """The backlogs of the topics whose turn it is. `asked`: ids of topics that somebody waits for."""
+    topics: defaultdict[str, list[Backlog]] = defaultdict(list)
+    for backlog in backlogs:
+        if backlog.end > backlog.start:
+            topics[backlog.partition.topic_id].append(backlog)
+    sizes = {topic: sum(backlog.size for backlog in own) for topic, own in topics.items()}
+    quiet = {topic for topic, size in sizes.items() if size <= settings.quiet_bytes_max}
+    patience_ms = settings.interval_ms * (len(quiet) - 1) // settings.quiet_topics if quiet else 0
+
+    def waited_ms(topic: str) -> int:
+        return now_ms - min(backlog.oldest_ms for backlog in topics[topic])
+
+    due = [topic for topic in topics if topic in asked or topic not in quiet or waited_ms(topic) >= patience_ms]
+    due.sort(key=lambda topic: (topic not in asked, -waited_ms(topic), topic))
+    return [backlog for topic in due[: settings.commits_max] for backlog in topics[topic]]
+
+
+def moves(backlogs: Sequence[Backlog], settings: PlanSettings, location_of: Callable[[str], str]) -> list[Move]:
+    """The work of a round: each log in turn gives one move, then each a second one, until the round is full.
+
+    So a log that is far behind does not keep the others waiting, and the moves of one log follow one another."""
+    cuts = [iter(_cut(one, settings.move_bytes_max, location_of(one.partition.topic_id))) for one in backlogs]
+    made: list[Move] = []
+    room = settings.round_bytes_max
+    while cuts and room > 0:
+        some = [(move, rest) for rest in cuts if (move := next(rest, None)) is not None]
+        for move, _ in some:
+            if room <= 0:
+                break
+            made.append(move)
+            room -= move.size
+        cuts = [rest for _, rest in some]
+    return made
+
+
+def _cut(backlog: Backlog, bytes_max: int, location: str) -> Iterable[Move]:
+    start, size, spots = backlog.start, 0, list[Spot]()
+    for spot in backlog.spots:
+        spots.append(spot)
+        size += spot.byte_end - spot.byte_start
+        if size >= bytes_max:
+            yield Move(backlog.partition, start, spot.offset_end, size, _pieces(spots), location)
+            start, size, spots = spot.offset_end, 0, []
+    if start < backlog.end:
+        yield Move(backlog.partition, start, backlog.end, size, _pieces(spots), location)
+
+
+def _pieces(spots: Sequence[Spot]) -> tuple[Piece, ...]:
+    """What lies together is read together."""
+    found: dict[tuple[Medium, str], list[Spot]] = {}
+    for spot in spots:
+        if spot.is_rows:
+            found.setdefault((spot.medium, spot.name), []).append(spot)
+    return tuple(
+        Piece(
+            medium,
+            name,
+            tuple(spot.byte_start for spot in own),
+            tuple(spot.byte_end for spot in own),
+            tuple(spot.offset for spot in own),
+        )
+        for (medium, name), own in found.items()
+    )

@@ -1,0 +1,447 @@
+"""One round of the pipeline: plan → job → commit → trim → sweep. Read this to see how records become rows.
+
+    backlog.py, plan.py    what to move
+    job                    Spark makes Parquet files of it (work.py, in the workers)
+    catalog/append.py      one commit per table, valid only where it follows what is there
+    Log.trim, Sweeper      what is in the table leaves the chain, and then the WAL
+
+Every step can be repeated, and whatever a crash left undone is finished by the next round, here or in another process.
+What is wrong with one topic stops that topic alone, says why, and is tried again.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from lakestream.catalog.append import MovedRange, TableAltered, append, next_offsets
+from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable
+from lakestream.catalog.topic_tables import ensure_table
+from lakestream.clock import Clock
+from lakestream.data.log.log import Log
+from lakestream.data.log.sweeper import Sweeper
+from lakestream.errors import LakestreamError, Missing, Unavailable
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.topics import Topic, Topics
+from lakestream.model import PartitionId
+from lakestream.pipeline import plan
+from lakestream.pipeline.backlog import ChangedLogs, backlog_of
+from lakestream.pipeline.plan import Backlog, PlanSettings
+from lakestream.pipeline.tasks import Move, Moved, Outcome, Stuck
+from lakestream.storage.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COMMIT_TRIES: Final = 5
+TABLES_AT_ONCE: Final = 4
+LOGS_AT_ONCE: Final = 32
+STUCK_RETRY_MS: Final = 30_000
+SWEEP_EVERY_MS: Final = 20_000
+
+
+class Job(Protocol):
+    async def run(self, moves: Sequence[Move]) -> list[Outcome]:
+        """Make files of each; the outcomes in the same order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTopic:
+    name: str
+    topic: Topic
+
+
+@dataclass(slots=True)
+class Standing:
+    """How a topic is doing."""
+
+    name: str
+    stuck: str = ""
+    """Why it is not moved; empty: it is."""
+    tried_ms: int = 0
+    moved_ms: int = 0
+    """When something was last committed."""
+    lag_records: int = 0
+    oldest_ms: int = 0
+    """When the first record was appended that is not in the table; 0: all are."""
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Round:
+    """What a round did."""
+
+    moves: int = 0
+    records: int = 0
+    bytes: int = 0
+    files: int = 0
+    tables: int = 0
+    stuck: list[str] = field(default_factory=list)
+    left: bool = False
+    """There is more to move at once."""
+    lag_records: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Rounds:
+    def __init__(
+        self,
+        logs: Log,
+        claims: Claims,
+        topics: Topics,
+        sweeper: Sweeper,
+        objects: ObjectStore,
+        catalog: Catalog,
+        job: Job,
+        clock: Clock,
+        changed: ChangedLogs,
+        settings: PlanSettings,
+    ) -> None:
+        self._logs = logs
+        self._claims = claims
+        self._topics = topics
+        self._sweeper = sweeper
+        self._objects = objects
+        self._catalog = catalog
+        self._job = job
+        self._clock = clock
+        self._changed = changed
+        self._settings = settings
+        self._tables: dict[str, LoadedTable] = {}  # by topic id
+        self._named: dict[str, NamedTopic] = {}  # by topic id
+        self._trimmed: dict[PartitionId, int] = {}
+        self._to_trim: set[PartitionId] = set()
+        self._swept_ms = 0
+        self._to_sweep = True
+        self.standings: dict[str, Standing] = {}
+        """By topic id."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is left to do, although no log grows."""
+        return self._to_sweep or bool(self._to_trim) or self._changed.waiting
+
+    def named_standings(self) -> dict[str, Standing]:
+        return {standing.name: standing for standing in self.standings.values()}
+
+    async def run(self, asked: frozenset[str] = frozenset()) -> Round:
+        done = Round()
+        loop = asyncio.get_running_loop()
+
+        async def timed(step: str, work: Coroutine[Any, Any, None]) -> None:
+            begun_s = loop.time()
+            await work
+            done.seconds[step] = loop.time() - begun_s
+
+        backlogs: list[Backlog] = []
+        outcomes: list[Outcome] = []
+        await timed("look", self._look(backlogs))
+        wanted = plan.chosen(backlogs, self._settings, self._clock.now_ms(), asked)
+        await timed("tables", self._have_tables(wanted))
+        wanted = [backlog for backlog in wanted if backlog.partition.topic_id in self._tables]
+        moves = plan.moves(wanted, self._settings, self._location)
+        self._keep_in_mind(backlogs, moves, done)
+        if moves:
+            await timed("job", self._work(moves, outcomes))
+            await timed("commit", self._commit(outcomes, done))
+        await timed("trim", self._trim())
+        await timed("sweep", self._sweep())
+        self._note_lags(backlogs)
+        done.lag_records = sum(one.lag_records for one in self.standings.values())
+        done.stuck = [f"{one.name}: {one.stuck}" for one in self.standings.values() if one.stuck]
+        return done
+
+    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _look(self, found: list[Backlog]) -> None:
+        changed = sorted(await self._changed.take())
+        if any(partition.topic_id not in self._named for partition in changed):
+            self._named = {
+                topic.topic_id: NamedTopic(name, topic) for name, topic in (await self._topics.all()).items()
+            }
+            self._forget_gone()
+        changed = [partition for partition in changed if partition.topic_id in self._named]
+        await self._each(sorted({partition.topic_id for partition in changed}), self._load, TABLES_AT_ONCE)
+
+        async def look(partition: PartitionId) -> None:
+            backlog = await self._backlog(partition)
+            if backlog is not None:
+                found.append(backlog)
+
+        await self._each([one for one in changed if not self._is_resting(one.topic_id)], look, LOGS_AT_ONCE)
+        found.sort(key=lambda backlog: backlog.partition)
+        self._changed.look_again(one for one in changed if self._is_resting(one.topic_id))
+
+    async def _load(self, topic_id: str) -> None:
+        """The table as it is, if there is one. A topic whose table is gone is not begun anew: the records that were in
+        it are nowhere else."""
+        if topic_id in self._tables or self._is_resting(topic_id):
+            return
+        try:
+            self._tables[topic_id] = await self._catalog.load_id(topic_id)
+        except NoSuchTable:
+            for partition in self._named[topic_id].topic.partitions():
+                if end := await self._claims.table_end(partition):
+                    self._stop(
+                        topic_id,
+                        f"its table was dropped, with the records before offset {end} of partition"
+                        f" {partition.number} in it: register the table again, or delete the topic",
+                    )
+                    return
+        except LakestreamError as error:
+            self._stop(topic_id, f"its table cannot be read: {error}")
+
+    async def _backlog(self, partition: PartitionId) -> Backlog | None:
+        try:
+            start = self._next_offset(partition)
+            if partition not in self._trimmed:
+                self._trimmed[partition] = await self._claims.table_end(partition)
+            if start > self._trimmed[partition]:
+                self._to_trim.add(partition)  # it was committed, and then somebody's end came
+            return await backlog_of(self._logs, partition, start)
+        except TableAltered as error:
+            self._stop(partition.topic_id, str(error))
+        except Missing as error:
+            if await self._is_gone(partition):
+                self._named.pop(partition.topic_id, None)
+            else:
+                self._stop(partition.topic_id, str(error))
+        except LakestreamError as error:
+            log.warning("pipeline.not_looked_at partition=%s error=%s", partition, error)
+            self._changed.look_again([partition])
+        return None
+
+    async def _is_gone(self, partition: PartitionId) -> bool:
+        return await self._claims.floor(partition) is None
+
+    def _next_offset(self, partition: PartitionId) -> int:
+        table = self._tables.get(partition.topic_id)
+        return 0 if table is None else next_offsets(table.metadata).get(partition.number, 0)
+
+    def _keep_in_mind(self, backlogs: Sequence[Backlog], moves: Sequence[Move], done: Round) -> None:
+        """What this round leaves is looked at by the next one."""
+        ends: dict[PartitionId, int] = {}
+        for move in moves:
+            ends[move.partition] = max(ends.get(move.partition, 0), move.end)
+        left = [one.partition for one in backlogs if ends.get(one.partition, one.start) < one.end]
+        self._changed.look_again(left)
+        done.left = any(partition in ends for partition in left)
+
+    # ── job and commit ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _have_tables(self, backlogs: Sequence[Backlog]) -> None:
+        async def have(topic_id: str) -> None:
+            if topic_id not in self._tables:
+                named = self._named[topic_id]
+                self._tables[topic_id] = await ensure_table(self._catalog, named.name, topic_id, named.topic.settings)
+
+        async def try_to_have(topic_id: str) -> None:
+            try:
+                await have(topic_id)
+            except LakestreamError as error:
+                self._stop(topic_id, f"its table cannot be made: {error}")
+
+        await self._each(sorted({one.partition.topic_id for one in backlogs}), try_to_have, TABLES_AT_ONCE)
+
+    def _location(self, topic_id: str) -> str:
+        location: str = self._tables[topic_id].metadata["location"]
+        return location
+
+    async def _work(self, moves: Sequence[Move], outcomes: list[Outcome]) -> None:
+        outcomes += await self._job.run(moves)
+
+    async def _commit(self, outcomes: Sequence[Outcome], done: Round) -> None:
+        topics: defaultdict[str, list[Outcome]] = defaultdict(list)
+        for outcome in outcomes:
+            topics[outcome.move.partition.topic_id].append(outcome)
+
+        async def commit(topic_id: str) -> None:
+            good = await self._sort_out(topic_id, topics[topic_id])
+            try:
+                if good and await self._commit_one(topic_id, good):
+                    self._count(topic_id, good, done)
+            except TableAltered as error:
+                self._stop(topic_id, str(error))
+            except LakestreamError as error:
+                self._tables.pop(topic_id, None)
+                self._changed.look_again(one.move.partition for one in good)
+                log.warning("pipeline.not_committed topic=%s error=%s", self._name(topic_id), error)
+
+        await self._each(list(topics), commit, TABLES_AT_ONCE)
+
+    async def _sort_out(self, topic_id: str, outcomes: Sequence[Outcome]) -> list[Moved]:
+        """Of each log, what can be committed: up to the first move that failed."""
+        good: list[Moved] = []
+        failed: dict[PartitionId, Stuck] = {}
+        surplus: list[Moved] = []
+        for outcome in sorted(outcomes, key=lambda outcome: (outcome.move.partition, outcome.move.start)):
+            if isinstance(outcome, Stuck):
+                failed.setdefault(outcome.move.partition, outcome)
+            elif outcome.move.partition in failed:
+                surplus.append(outcome)
+            else:
+                good.append(outcome)
+        self._changed.look_again(failed)
+        await self._remove(surplus)
+        for stuck in failed.values():
+            where = f"partition {stuck.move.partition.number}, offsets {stuck.move.start} to {stuck.move.end}"
+            if stuck.temporary:
+                log.warning("pipeline.not_moved topic=%s %s: %s", self._name(topic_id), where, stuck.reason)
+            else:
+                self._stop(topic_id, f"{where}: {stuck.reason}")
+        return good
+
+    async def _commit_one(self, topic_id: str, moved: Sequence[Moved]) -> bool:
+        """False: somebody else moved these ranges, or some of them; the next round sees what is left."""
+        files = [file for one in moved for file in one.files]
+        ranges = [MovedRange(one.move.partition.number, one.move.start, one.move.end) for one in moved]
+        for _ in range(COMMIT_TRIES):
+            try:
+                self._tables[topic_id] = await append(self._catalog, self._tables[topic_id], files, ranges)
+                return True
+            except CommitRefused:
+                # A foreign rewrite went by, or another driver. Does what we have still follow what is there?
+                self._tables[topic_id] = await self._catalog.load_id(topic_id)
+                if not self._follows(topic_id, moved):
+                    await self._remove(moved)
+                    self._changed.look_again(one.move.partition for one in moved)
+                    return False
+            except CommitUnknown:
+                # Nothing may be removed: it may be in the table. What the table says decides what is moved next.
+                self._tables.pop(topic_id, None)
+                self._changed.look_again(one.move.partition for one in moved)
+                raise
+        await self._remove(moved)
+        raise Unavailable("its table is changed all the time by others")
+
+    def _follows(self, topic_id: str, moved: Sequence[Moved]) -> bool:
+        ends: dict[PartitionId, int] = {}
+        for one in moved:
+            expected = ends.get(one.move.partition, self._next_offset(one.move.partition))
+            if one.move.start != expected:
+                return False
+            ends[one.move.partition] = one.move.end
+        return True
+
+    async def _remove(self, moved: Iterable[Moved]) -> None:
+        """Files that no table will ever name. What is not removed now is an orphan, which maintenance removes."""
+        locations = [file.location for one in moved for file in one.files]
+        if not locations:
+            return
+        try:
+            await self._objects.delete([self._catalog.locations.key_of(location) for location in locations])
+        except LakestreamError as error:
+            log.warning("pipeline.files_left count=%d first=%s error=%s", len(locations), locations[0], error)
+
+    def _count(self, topic_id: str, moved: Sequence[Moved], done: Round) -> None:
+        standing = self._standing(topic_id)
+        standing.stuck, standing.moved_ms = "", self._clock.now_ms()
+        done.tables += 1
+        for one in moved:
+            self._to_trim.add(one.move.partition)
+            done.moves += 1
+            done.records += one.record_count
+            done.bytes += one.move.size
+            done.files += len(one.files)
+            standing.records += one.record_count
+            standing.bytes += one.move.size
+            standing.files += len(one.files)
+
+    # ── trim and sweep ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _trim(self) -> None:
+        """What the table has leaves the chain."""
+
+        async def trim(partition: PartitionId) -> None:
+            try:
+                end = self._next_offset(partition)
+                await self._claims.advance_table_end(partition, end)
+                self._sweeper.note_dropped(await self._logs.trim(partition, end))
+            except TableAltered as error:
+                self._stop(partition.topic_id, str(error))
+            except Missing:
+                self._trimmed.pop(partition, None)  # the topic was deleted
+            except LakestreamError as error:
+                self._to_trim.add(partition)
+                log.warning("pipeline.not_trimmed partition=%s error=%s", partition, error)
+            else:
+                self._trimmed[partition] = end
+                self._to_sweep = True
+
+        waiting, self._to_trim = self._to_trim, set()
+        self._to_trim = {one for one in waiting if one.topic_id in self._named and one.topic_id not in self._tables}
+        await self._each(sorted(one for one in waiting if one.topic_id in self._tables), trim, LOGS_AT_ONCE)
+
+    async def _sweep(self) -> None:
+        now_ms = self._clock.now_ms()
+        if not self._to_sweep or now_ms - self._swept_ms < SWEEP_EVERY_MS:
+            return
+        self._swept_ms, self._to_sweep = now_ms, False
+        try:
+            if await self._sweeper.sweep() or self._sweeper.waits:
+                self._to_sweep = True
+        except LakestreamError as error:
+            self._to_sweep = True
+            log.warning("pipeline.not_swept error=%s", error)
+
+    # ── standing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _stop(self, topic_id: str, reason: str) -> None:
+        """This topic waits; it is tried again after a while, and its table is looked at anew then."""
+        standing = self._standing(topic_id)
+        if standing.stuck != reason:
+            log.error("pipeline.stuck topic=%s reason=%s", standing.name, reason)
+        standing.stuck, standing.tried_ms = reason, self._clock.now_ms()
+        self._tables.pop(topic_id, None)
+        named = self._named.get(topic_id)
+        if named is not None:
+            self._changed.look_again(named.topic.partitions())
+
+    def _is_resting(self, topic_id: str) -> bool:
+        standing = self.standings.get(topic_id)
+        return bool(
+            standing is not None and standing.stuck and self._clock.now_ms() - standing.tried_ms < STUCK_RETRY_MS
+        )
+
+    def _standing(self, topic_id: str) -> Standing:
+        return self.standings.setdefault(topic_id, Standing(self._name(topic_id)))
+
+    def _name(self, topic_id: str) -> str:
+        named = self._named.get(topic_id)
+        return topic_id if named is None else named.name
+
+    def _note_lags(self, backlogs: Sequence[Backlog]) -> None:
+        for standing in self.standings.values():
+            standing.lag_records = standing.oldest_ms = 0
+        for backlog in backlogs:
+            left = backlog.end - max(backlog.start, self._known_next(backlog.partition))
+            if left <= 0:
+                continue
+            standing = self._standing(backlog.partition.topic_id)
+            standing.lag_records += left
+            standing.oldest_ms = min(standing.oldest_ms or backlog.oldest_ms, backlog.oldest_ms)
+
+    def _known_next(self, partition: PartitionId) -> int:
+        try:
+            return self._next_offset(partition)
+        except TableAltered:
+            return 0
+
+    def _forget_gone(self) -> None:
+        for kept in (self._tables, self.standings):
+            for topic_id in [one for one in kept if one not in self._named]:
+                del kept[topic_id]
+        for partition in [one for one in self._trimmed if one.topic_id not in self._named]:
+            del self._trimmed[partition]
+
+    async def _each(self, items: Sequence[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
+        """A few at a time: all may be very many."""
+        for start in range(0, len(items), at_once):
+            await asyncio.gather(*(work(item) for item in items[start : start + at_once]))

@@ -1,0 +1,60 @@
+"""What the driver asks of a worker, and what it hears back: small values that travel through Spark.
+
+Before: plan.py decides what to move; backlog.py knows where its bytes lie.  After: work.py, in a worker, makes files of
+them; commit.py puts these into the table.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from lakestream.catalog.data_files import FileDescription
+from lakestream.metadata.claims import Medium
+from lakestream.model import PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Batches of one partition in one object or segment. Only those that become rows: markers and what was aborted are
+    left out. Offsets are those of the log, not those that stand in the bytes."""
+
+    medium: Medium
+    name: str
+    byte_starts: tuple[int, ...]
+    byte_ends: tuple[int, ...]
+    base_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Offsets `[start, end)` of a log, which become rows of a table. Without pieces nothing of it is a row."""
+
+    partition: PartitionId
+    start: int
+    end: int
+    size: int
+    pieces: tuple[Piece, ...]
+    location: str
+    """Of the table: its files go into the folder `data` there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The files are stored; nobody knows of them yet."""
+
+    move: Move
+    files: tuple[FileDescription, ...]
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """The bytes of a move cannot become rows: a damaged batch, an object that is gone. Its topic waits until somebody
+    mends it."""
+
+    move: Move
+    reason: str
+    temporary: bool
+    """The store did not answer, or the like: the next round tries again, and nobody need do anything."""
+
+
+Outcome: TypeAlias = Moved | Stuck
