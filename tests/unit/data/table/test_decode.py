@@ -99,18 +99,31 @@ def _cut_record(body: bytes) -> bytes:
 
 HEAD = b"\0\0\0"  # attributes, timestamp delta, offset delta
 
+TOO_WIDE_INT = b"\x81\x80\x80\x80\x10"  # negative, which would be null
+TOO_WIDE_LONG = b"\x80" * 9 + b"\x02"
+
 BAD_RECORDS = {
+    "its length is no number": TOO_WIDE_INT + bytes(10),
+    "its timestamp is": _cut_record(b"\0" + TOO_WIDE_LONG + b"\0" + sized(b"k") + sized(b"v") + b"\0"),
+    "its offset does not": _cut_record(b"\0\0" + TOO_WIDE_INT + sized(b"k") + sized(b"v") + b"\0"),
+    "the length of its key is no number": _cut_record(HEAD + TOO_WIDE_INT + sized(b"v") + b"\0"),
+    "the length of its value is no number": _cut_record(HEAD + sized(b"k") + TOO_WIDE_INT + b"\0"),
+    "its number of headers": _cut_record(HEAD + sized(b"k") + sized(b"v") + TOO_WIDE_INT),
     "its length is no number, or goes beyond the batch": b"\xff" * 12,
     "its timestamp is no number": _cut_record(b"\0" + b"\xff" * 12),
     "its offset does not lie behind": _cut_record(b"\0\0" + varint(-1) + sized(b"k") + sized(b"v") + b"\0"),
     "or lies beyond the batch's last": _cut_record(b"\0\0" + varint(1) + sized(b"k") + sized(b"v") + b"\0"),
-    "its key goes beyond the record": _cut_record(HEAD + varint(2**31 - 1) + bytes(9)),
-    "its value goes beyond the record": _cut_record(HEAD + sized(b"k") + varint(6) + b"short"),
-    "its number of headers is negative": _cut_record(HEAD + sized(b"k") + sized(b"v") + varint(-1)),
+    "of its key is no number, or goes beyond the record": _cut_record(HEAD + varint(2**31 - 1) + bytes(9)),
+    "of its value is no number, or goes beyond the record": _cut_record(HEAD + sized(b"k") + varint(6) + b"short"),
+    "its number of headers is none, negative": _cut_record(HEAD + sized(b"k") + sized(b"v") + varint(-1)),
     "or more than its bytes can hold": _cut_record(HEAD + sized(b"k") + sized(b"v") + varint(2**31 - 1)),
-    "the key of a header goes beyond": _cut_record(HEAD + sized(b"k") + sized(b"v") + varint(1) + varint(9) + b"abc"),
-    "the key of a header": _cut_record(HEAD + sized(b"k") + sized(b"v") + varint(1) + varint(-1) + b"abc"),
-    "the value of a header goes": _cut_record(HEAD + sized(b"k") + sized(b"v") + varint(1) + sized(b"h") + varint(9)),
+    "the length of a header's key is no number, negative, or goes beyond": _cut_record(
+        HEAD + sized(b"k") + sized(b"v") + varint(1) + varint(9) + b"abc"
+    ),
+    "the length of a header's key": _cut_record(HEAD + sized(b"k") + sized(b"v") + varint(1) + varint(-1) + b"abc"),
+    "the length of a header's value": _cut_record(
+        HEAD + sized(b"k") + sized(b"v") + varint(1) + sized(b"h") + varint(9)
+    ),
     "bytes are left over behind its last header": _cut_record(HEAD + sized(b"k") + sized(b"v") + b"\0" + b"?"),
     "bytes are left over behind it, which": _cut_record(HEAD + sized(b"k") + sized(b"v") + b"\0") + b"?",
 }
@@ -184,6 +197,18 @@ def test_many_batches_that_grow_come_out_bit_by_bit(monkeypatch: pytest.MonkeyPa
     assert max(counts) == 4
 
 
+def test_room_that_was_too_small_is_given_back() -> None:
+    """Nothing points into it, so nothing should keep it."""
+    buffers: list[Any] = [b"somebody else's"]
+    taken = arena.Arena(64 * MiB, buffers)
+    large = taken.put(compressed(bytes(40 * MiB), "zstd"), "zstd")
+    small = taken.put(compressed(b"abc", "zstd"), "zstd")
+    assert len(buffers) == 2
+    assert (large.buffer, large.position, large.size) == (1, 0, 40 * MiB)
+    assert (small.buffer, small.position, small.size) == (1, 40 * MiB, 3)
+    assert bytes(buffers[1])[40 * MiB :][:3] == b"abc"
+
+
 def test_a_source_beyond_what_views_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     """Positions in views have 31 bits: rows from both ends of such a source come out apart."""
     monkeypatch.setattr(decoding, "SPAN_MAX", 10_000)
@@ -219,7 +244,7 @@ def test_a_record_is_numbered_within_its_batch_wherever_it_is_cut() -> None:
     good = b"".join(record_bytes(Record(n, NOW, 0, None, None), 0, NOW) for n in range(5))
     bad = framed(good + record_bytes(Record(4, NOW, 0, None, None), 0, NOW), 6)
     with pytest.raises(Corrupt, match="record 5: its offset does not lie behind that of the record before"):
-        rows_of(bad, limits=Limits(rows_max=2))
+        rows_of(bad, limits=Limits(rows_max=5))
 
 
 def test_a_record_with_more_headers_than_are_allowed() -> None:

@@ -50,6 +50,16 @@ def test_a_full_batch_is_followed_by_another_and_a_large_record_stands_alone() -
     assert [len(batch) for batch in found] == [2, 1, 1, 1]
 
 
+def test_no_batch_of_several_records_is_larger_than_asked() -> None:
+    records = [record(n * 3000, timestamp=NOW - n * 10**12, value=bytes(n)) for n in range(30)]
+    table = table_of(*records)
+    for bytes_max in range(80, 400):
+        encoded = encode(table, bytes_max=bytes_max)
+        counts = [len(batch) for batch in read_batches(bytes(encoded.data))]
+        sizes = (encoded.ends - encoded.starts).tolist()
+        assert all(size <= bytes_max or count == 1 for size, count in zip(sizes, counts, strict=True))
+
+
 def test_what_one_head_cannot_describe_is_split() -> None:
     far = [record(0, timestamp=LONG_MIN), record(1, timestamp=LONG_MAX), record(2, timestamp=LONG_MAX - 1)]
     assert [len(batch) for batch in batches_of(table_of(*far))] == [1, 2]
