@@ -4,9 +4,9 @@ Kernels have their signature written out and are compiled, or loaded, when their
 then, and no call ever waits for a compiler. So import modules that have kernels late, and away from an event loop.
 
 Compiling takes seconds, loading milliseconds. The results lie in `NUMBA_CACHE_DIR`, else in `LAKESTREAM_CACHE`, else in
-the user's cache folder, in a folder of their own for every state of `compiled.py` and `kernels_*.py`: numba by itself
-looks only at the file that a kernel stands in, and can pair a new index with an old result while two versions start at
-once. Where nothing can be kept (a file system that is only for reading) or what was kept is damaged, every process
+the user's cache folder, in a folder of their own for every state of their file and of this one, which is all that kernels
+may share: numba by itself looks only at the file that a kernel stands in, and can pair a new index with an old result
+while two versions start at once. Where nothing can be kept (a file system that is only for reading) or what was kept is damaged, every process
 compiles for itself.
 
 Kernels get memory as addresses. That way it does not matter who owns the bytes, whether they may be written, or how
@@ -65,7 +65,7 @@ def inlined(function: _Function) -> _Function:
 def _kept(signature: str, function: _Function, folder: Path) -> _Function:
     """numba reads the folder's name when a function is given to it; others in the process keep their own."""
     before = _config.CACHE_DIR
-    _config.CACHE_DIR = str(folder)
+    _config.CACHE_DIR = str(folder / _state_of(function.__code__.co_filename))
     try:
         return cast(_Function, numba.njit(signature, nogil=True, cache=True)(function))
     finally:
@@ -89,14 +89,11 @@ def _chosen_folder() -> Path:
     if not chosen:
         cache = os.environ.get("LAKESTREAM_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "lakestream")
         chosen = os.path.join(os.path.expanduser(cache), "kernels")
-    return Path(chosen, _state_of_sources())
+    return Path(chosen)
 
 
-def _state_of_sources() -> str:
-    digest = hashlib.sha256()
-    for source in (Path(__file__), *sorted(Path(__file__).parent.glob("kernels_*.py"))):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
+def _state_of(source: str) -> str:
+    return hashlib.sha256(Path(__file__).read_bytes() + Path(source).read_bytes()).hexdigest()[:16]
 
 
 _FOLDER: Final = _folder()

@@ -25,9 +25,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "kept"
 
 
-def imported(tmp_path: Path) -> ModuleType:
+def imported(tmp_path: Path, source: str = SOURCE) -> ModuleType:
     path = tmp_path / "some_kernels.py"
-    path.write_text(SOURCE)
+    path.write_text(source)
     spec = importlib.util.spec_from_file_location("some_kernels", path)
     assert spec is not None
     assert spec.loader is not None
@@ -44,6 +44,13 @@ def test_what_was_compiled_is_loaded_again(tmp_path: Path, folder: Path) -> None
     assert again.doubled(4) == 8
     assert sum(again.doubled.stats.cache_hits.values()) == 1
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.nb*")} == kept
+
+
+def test_what_was_compiled_from_another_state_is_left_alone(tmp_path: Path, folder: Path) -> None:
+    imported(tmp_path)
+    kept = set(folder.rglob("*.nb*"))
+    assert imported(tmp_path, SOURCE.replace("2 *", "3 *")).doubled(21) == 63
+    assert len(set(folder.rglob("*.nb*")) - kept) == 2
 
 
 def test_what_is_kept_may_be_damaged(tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +90,7 @@ def test_where_they_are_kept(environment: dict[str, str], folder: str, monkeypat
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert compiled._chosen_folder().parent == Path(folder)
+    assert compiled._chosen_folder() == Path(folder)
 
 
 def test_code_that_numba_cannot_keep(caplog: pytest.LogCaptureFixture) -> None:
