@@ -143,17 +143,18 @@ class Catalog:
         if any(isinstance(one, AssertCreate) for one in requirements) and isinstance(table, TableName):
             return await self._commit_new(table, requirements, updates)
         for _ in range(COMMIT_TRIES_MAX):
-            found = await (self.pointers.find(table) if isinstance(table, TableName) else self.pointers.find_id(table))
+            found = await self.pointers.find_either(table)
             if (committed := await self._try_commit(found, requirements, updates)) is not None:
                 return committed
         raise CommitRefused(f"table {table} changes all the time: try again")
 
-    async def rename(self, name: TableName, new: TableName) -> None:
-        await self.pointers.rename(name, new)
+    async def rename(self, table: TableName | str, new: TableName) -> None:
+        """By name, or by table id: then it is that table, whatever others call it meanwhile."""
+        await self.pointers.rename(table, new)
 
-    async def drop(self, name: TableName, *, purge: bool = False) -> None:
+    async def drop(self, table: TableName | str, *, purge: bool = False) -> None:
         """The table is gone at once. Its files stay, unless `purge`: then they are removed in the background."""
-        await self.pointers.drop(name, purge=purge)
+        await self.pointers.drop(table, purge=purge)
 
     # Steps
 

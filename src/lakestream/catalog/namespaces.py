@@ -67,11 +67,11 @@ class Namespaces:
     async def properties(self, namespace: Namespace) -> dict[str, str]:
         return _namespace(await self._record(namespace)).properties
 
-    async def children(self, parent: Namespace = ()) -> list[Namespace]:
+    async def children(self, parent: Namespace = (), *, confirmed: bool = False) -> list[Namespace]:
         """The namespaces directly in one; of none: those of the top."""
         prefix = f"{keys.levels_name(parent)}." if parent else ""
         end = f"{prefix}{keys.BEHIND_NAMES}"
-        records = (await self._store.scan(keys.NAMESPACES, prefix, end)).records
+        records = (await self._store.scan(keys.NAMESPACES, prefix, end, confirmed=confirmed)).records
         return [keys.levels_of(record.name) for record in records if "." not in record.name.removeprefix(prefix)]
 
     async def alter(self, namespace: Namespace, updates: Mapping[str, str], removals: Sequence[str]) -> Altered:
@@ -101,7 +101,7 @@ class Namespaces:
     async def drop(self, namespace: Namespace, holds_no_table: Callable[[Namespace], Awaitable[bool]]) -> None:
         for _ in range(TRIES_MAX):
             record = await self._record(namespace)
-            if await self.children(namespace) or not await holds_no_table(namespace):
+            if await self.children(namespace, confirmed=True) or not await holds_no_table(namespace):
                 raise NamespaceNotEmpty(f"namespace {shown(namespace)} is not empty: drop what is in it first")
             try:
                 await self._store.delete(keys.namespace_key(namespace), record.version)

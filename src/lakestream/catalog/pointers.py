@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lakestream.catalog.errors import NoSuchTable, TableExists
-from lakestream.catalog.names import Namespace, TableName, shown
+from lakestream.catalog.names import Namespace, TableName
 from lakestream.catalog.namespaces import Namespaces
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Unavailable
 from lakestream.metadata import keys
@@ -105,6 +105,10 @@ class Pointers:
             raise NoSuchTable(f"there is no table with the id {table_id}")
         return found
 
+    async def find_either(self, which: TableName | str) -> Found:
+        """By name, or by table id."""
+        return await (self.find(which) if isinstance(which, TableName) else self.find_id(which))
+
     async def page(self, namespace: Namespace, start: str = "", limit: int = SCAN_SIZE) -> Listed:
         """Names in the order of their keys."""
         folder = keys.table_names_folder(namespace)
@@ -166,11 +170,12 @@ class Pointers:
         moved = msgspec.structs.replace(found.table, metadata_location=metadata_location, location=location)
         return await self._put(found, moved)
 
-    async def rename(self, name: TableName, new: TableName) -> None:
+    async def rename(self, which: TableName | str, new: TableName) -> None:
+        """By name, or by table id."""
         await self._namespaces.properties(new.namespace)
         for _ in range(TRIES_MAX):
-            found = await self.find(name)
-            if name == new:
+            found = await self.find_either(which)
+            if (name := found.table.full_name) == new:
                 return
             # Both names after the table was read: whoever takes one of them changes the table's version first.
             old_version = await self._unsettle(name, found.table_id)
@@ -183,12 +188,13 @@ class Pointers:
             await self._settle(new, found.table_id, new_version)
             await self._forget(name, old_version)
             return
-        raise _busy(name)
+        raise _busy(which)
 
-    async def drop(self, name: TableName, *, purge: bool) -> Found:
-        """`purge`: the record stays, for the purge to find, but the table is gone."""
+    async def drop(self, which: TableName | str, *, purge: bool) -> Found:
+        """By name, or by table id. `purge`: the record stays, for the purge to find, but the table is gone."""
         for _ in range(TRIES_MAX):
-            found = await self.find(name)
+            found = await self.find_either(which)
+            name = found.table.full_name
             name_version = await self._unsettle(name, found.table_id)
             try:
                 if purge:
@@ -199,7 +205,7 @@ class Pointers:
                 continue  # it was committed to, or renamed, or somebody else dropped it
             await self._forget(name, name_version)
             return found
-        raise _busy(name)
+        raise _busy(which)
 
     async def remove(self, found: Found) -> None:
         """Of a purged table, once its files are gone."""
@@ -269,11 +275,14 @@ class Pointers:
         except (Conflict, Unavailable):
             return
 
-    async def _unsettle(self, name: TableName, table_id: str) -> int:
+    async def _unsettle(self, name: TableName, table_id: str) -> int | None:
+        """None: the table has let go of the name. Then its record has changed, which the next step meets."""
         for _ in range(TRIES_MAX):
             record = await self._store.get(keys.table_name_key(*name))
             if record is None or _name(record).table_id != table_id:
-                raise NoSuchTable(f"there is no table {name} any more")
+                record = await self._store.get(keys.table_name_key(*name), confirmed=True)
+            if record is None or _name(record).table_id != table_id:
+                return None
             # Put anew even where it is unsettled already: whoever made it so may be about to settle it.
             value = _encode(_Name(table_id, unsettled=True))
             try:
@@ -289,8 +298,10 @@ class Pointers:
         except (Conflict, Unavailable):
             return
 
-    async def _forget(self, name: TableName, version: int) -> None:
+    async def _forget(self, name: TableName, version: int | None) -> None:
         """The table has let go of it already, so this may fail."""
+        if version is None:
+            return
         try:
             await self._store.delete(keys.table_name_key(*name), version)
         except (Conflict, Unavailable):
@@ -334,5 +345,5 @@ def _taken(name: TableName) -> TableExists:
     return TableExists(f"table {name} exists already")
 
 
-def _busy(name: TableName) -> Unavailable:
-    return Unavailable(f"table {shown(name.namespace)}.{name.name} changes all the time: try again")
+def _busy(which: TableName | str) -> Unavailable:
+    return Unavailable(f"table {which} changes all the time: try again")

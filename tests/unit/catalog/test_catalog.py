@@ -317,9 +317,14 @@ async def test_a_topics_table_has_the_topics_id(catalog: Catalog, objects: Memor
         await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
     with pytest.raises(Rejected, match="history of a topic"):
         await catalog.register(OTHER, await _elsewhere(objects, table.metadata), overwrite=True)
-    await catalog.drop(OTHER)
+    await catalog.rename("f" * 32, NAME)
+    await catalog.create(OTHER, SCHEMA)
+    await catalog.drop("f" * 32)
+    assert await catalog.exists(OTHER)
     with pytest.raises(NoSuchTable):
         await catalog.load_id("f" * 32)
+    with pytest.raises(NoSuchTable):
+        await catalog.rename("f" * 32, NAME)
     await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
 
 
