@@ -4,10 +4,10 @@ Kernels have their signature written out and are compiled, or loaded, when their
 then, and no call ever waits for a compiler. So import modules that have kernels late, and away from an event loop.
 
 Compiling takes seconds, loading milliseconds. The results lie in `NUMBA_CACHE_DIR`, else in `LAKESTREAM_CACHE`, else in
-the user's cache folder, in a folder of their own for every state of their file and of this one, which is all that kernels
-may share: numba by itself looks only at the file that a kernel stands in, and can pair a new index with an old result
-while two versions start at once. Where nothing can be kept (a file system that is only for reading) or what was kept is damaged, every process
-compiles for itself.
+the user's cache folder, in a folder of their own for every state of their file and of this one, which is all that
+kernels may share: numba by itself looks only at the file that a kernel stands in, and can pair a new index with an old
+result while two versions start at once. Where nothing can be kept (a file system that is only for reading) or what was
+kept is damaged, every process compiles for itself.
 
 Kernels get memory as addresses. That way it does not matter who owns the bytes, whether they may be written, or how
 many buffers there are; and each kernel has to say itself how far it may read.
