@@ -14,7 +14,7 @@ LAYERS = [
     "__main__ cli testing",
     "process",
     "measures",
-    "broker",
+    "broker moving",
     "node",
     "protocol pipeline console",
     "coordination",

@@ -7,21 +7,15 @@ line per round, and a record in the metadata store, where brokers read it for /m
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from lakestream.catalog.opening import open_catalog
-from lakestream.clock import Clock, Ids, RandomIds, SystemClock
+from lakestream.clock import Clock
 from lakestream.errors import LakestreamError
-from lakestream.metadata.claims import Claims
 from lakestream.metadata.reports import PipelineReport, Reports, TopicReport
-from lakestream.node import open_node
 from lakestream.pipeline.backlog import ChangedLogs
-from lakestream.pipeline.plan import PlanSettings
-from lakestream.pipeline.rounds import Job, Round, Rounds, Standing
-from lakestream.settings import Settings
+from lakestream.pipeline.rounds import Round, Rounds, Standing
 
 log = logging.getLogger(__name__)
 
@@ -108,31 +102,6 @@ class Driver:
             await self._reports.put(PipelineReport(now_ms, topics))
         except LakestreamError as error:
             log.warning("pipeline.not_reported error=%s", error)
-
-
-@asynccontextmanager
-async def open_driver(
-    settings: Settings, options: PipelineOptions, job: Job, clock: Clock | None = None, ids: Ids | None = None
-) -> AsyncIterator[Driver]:
-    clock, ids = clock or SystemClock(), ids or RandomIds()
-    async with open_node(settings, clock, ids) as node:
-        metadata = node.stores.metadata
-        catalog = open_catalog(metadata, node.stores.objects, settings.storage_url, clock, ids)
-        await catalog.start()
-        changed = ChangedLogs(metadata, node.topics)
-        rounds = Rounds(
-            node.log,
-            Claims(metadata),
-            node.topics,
-            node.sweeper,
-            node.stores.objects,
-            catalog,
-            job,
-            clock,
-            changed,
-            PlanSettings(interval_ms=options.interval_ms),
-        )
-        yield Driver(rounds, changed, Reports(metadata), clock, options)
 
 
 def _reported(standing: Standing, now_ms: int) -> TopicReport:

@@ -1,0 +1,40 @@
+"""The pipeline's working parts, opened: what broker.py is for brokers."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from lakestream.catalog.opening import open_catalog
+from lakestream.clock import Clock, Ids, RandomIds, SystemClock
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.reports import Reports
+from lakestream.node import open_node
+from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline.driver import Driver, PipelineOptions
+from lakestream.pipeline.plan import PlanSettings
+from lakestream.pipeline.rounds import Job, Rounds
+from lakestream.settings import Settings
+
+
+@asynccontextmanager
+async def open_driver(
+    settings: Settings, options: PipelineOptions, job: Job, clock: Clock | None = None, ids: Ids | None = None
+) -> AsyncIterator[Driver]:
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    async with open_node(settings, clock, ids) as node:
+        metadata = node.stores.metadata
+        catalog = open_catalog(metadata, node.stores.objects, settings.storage_url, clock, ids)
+        await catalog.start()
+        changed = ChangedLogs(metadata, node.topics)
+        rounds = Rounds(
+            node.log,
+            Claims(metadata),
+            node.topics,
+            node.sweeper,
+            node.stores.objects,
+            catalog,
+            job,
+            clock,
+            changed,
+            PlanSettings(interval_ms=options.interval_ms),
+        )
+        yield Driver(rounds, changed, Reports(metadata), clock, options)
