@@ -62,9 +62,10 @@ class Catalog:
         self.namespaces = Namespaces(store)
         self.pointers = Pointers(store, self.namespaces)
         self.locations = locations
+        self.objects = objects
+        self.clock = clock
+        self.ids = ids
         self._files = MetadataFiles(objects, locations, ids)
-        self._clock = clock
-        self._ids = ids
 
     async def start(self) -> None:
         """Have the namespace that topics' tables are in unless they choose another."""
@@ -133,7 +134,7 @@ class Catalog:
         table = _table(name, found)
         if overwrite and await self.exists(name):
             return await self._point_at(name, found)
-        return _loaded(await self.pointers.create(self._ids.new(), table), found)
+        return _loaded(await self.pointers.create(self.ids.new(), table), found)
 
     async def commit(
         self, table: TableName | str, requirements: Sequence[Requirement], updates: Sequence[Update]
@@ -172,7 +173,7 @@ class Catalog:
         await self.namespaces.properties(name.namespace)
         if await self.exists(name):
             raise TableExists(f"table {name} exists already")
-        uuid = self._ids.new()
+        uuid = self.ids.new()
         place = location or self.locations.new_table(name.namespace, name.name, uuid)
         made = creation(
             uuid=dashed(uuid),
@@ -183,7 +184,7 @@ class Catalog:
             properties=properties,
             fresh_ids=fresh_ids,
         )
-        return applied(None, made, self._clock.now_ms())
+        return applied(None, made, self.clock.now_ms())
 
     async def _read(self, found: Found) -> LoadedTable:
         try:
@@ -204,16 +205,16 @@ class Catalog:
             raise CommitRefused(f"requirement failed: table {name} exists already")
         updates = await self._with_checked_location(updates)
         try:
-            return await self._place_new(name, applied(None, updates, self._clock.now_ms()), "")
+            return await self._place_new(name, applied(None, updates, self.clock.now_ms()), "")
         except TableExists as error:
             raise CommitRefused(f"requirement failed: {error}") from error
 
     async def _place_new(self, name: TableName, metadata: Json, topic_id: str) -> LoadedTable:
         if not metadata["table-uuid"]:
-            metadata = {**metadata, "table-uuid": dashed(self._ids.new())}
+            metadata = {**metadata, "table-uuid": dashed(self.ids.new())}
         file = await self._files.write(metadata, None)
         try:
-            found = await self.pointers.create(topic_id or self._ids.new(), _table(name, file, topic_id))
+            found = await self.pointers.create(topic_id or self.ids.new(), _table(name, file, topic_id))
         except Uncertain as error:
             raise CommitUnknown(f"table {name} may or may not have been created: {error}") from error
         except LakestreamError:
@@ -228,7 +229,7 @@ class Catalog:
         base = await self._files.read(found.table.metadata_location)
         check_requirements(requirements, base.content)
         updates = await self._with_checked_location(updates, found.table)
-        changed = applied(base.content, updates, self._clock.now_ms())
+        changed = applied(base.content, updates, self.clock.now_ms())
         if changed is base.content:
             return _loaded(found, base)
         changed, outdated = with_previous_file(changed, base.location, base.content["last-updated-ms"])

@@ -2,7 +2,7 @@
 class, since Iceberg has a name for each.
 """
 
-from lakestream.errors import Conflict, Missing, Rejected, Uncertain
+from lakestream.errors import Conflict, Corrupt, Missing, Rejected, Uncertain
 
 
 class NoSuchNamespace(Missing): ...
@@ -30,3 +30,8 @@ class CommitUnknown(Uncertain):
 
 class Unsupported(Rejected):
     """A part of the specification that is not served here."""
+
+
+class TableAltered(Corrupt):
+    """Somebody changed a topic's table in a way that the stream cannot follow. Its text says what a person can choose;
+    until then nothing of the topic is moved, trimmed or swept."""

@@ -1,0 +1,108 @@
+"""The table of a topic: made when its first records are moved, named like the topic, found by the topic's id.
+
+Names are for people. A table that a topic of the same name has left behind makes room: it is renamed, with the start of
+its topic's id behind its name. A table that is no topic's is not touched: then the topic waits, and says why.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.errors import NoSuchTable, TableExists
+from lakestream.catalog.names import DEFAULT_NAMESPACE, NAME_BYTES_MAX, Namespace, TableName, check_table_name
+from lakestream.catalog.next_offsets import NEXT_OFFSETS, TOPIC_ID, text_of
+from lakestream.catalog.topic_layout import iceberg_schema
+from lakestream.catalog.topic_shape import ORDER, SPEC
+from lakestream.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+NAMESPACE_SETTING: Final = "lakestream.table.namespace"
+TOPIC: Final = "lakestream.topic"
+TRIES_MAX: Final = 10
+ID_SHOWN: Final = 8
+
+PROPERTIES: Final[Mapping[str, str]] = {
+    "write.parquet.compression-codec": "zstd",
+    # We commit every few seconds. Others shall get a word in, and a delete shall not fail for rows that come after it.
+    "commit.retry.num-retries": "20",
+    "write.delete.isolation-level": "snapshot",
+    "write.update.isolation-level": "snapshot",
+    "write.merge.isolation-level": "snapshot",
+    # Or each commit would leave a metadata file for ever.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+def namespace_of(settings: Mapping[str, str]) -> Namespace:
+    """Of a topic's table: levels are divided by dots."""
+    levels = settings.get(NAMESPACE_SETTING, "")
+    return tuple(levels.split(".")) if levels else DEFAULT_NAMESPACE
+
+
+async def ensure_table(catalog: Catalog, topic: str, topic_id: str, settings: Mapping[str, str]) -> LoadedTable:
+    """The table of the topic, whoever makes it. TableExists: its name is that of a table which is no topic's."""
+    name = check_table_name(namespace_of(settings), topic)
+    for _ in range(TRIES_MAX):
+        try:
+            return await catalog.load_id(topic_id)
+        except NoSuchTable:
+            await _make_room(catalog, name)
+        try:
+            await _create(catalog, name, topic, topic_id)
+        except TableExists:
+            continue  # another driver made it, or another topic's came back: look again
+    raise Unavailable(f"table {name} of topic {topic} comes and goes: try again")
+
+
+async def topic_deleted(catalog: Catalog, topic_id: str, *, drop: bool) -> None:
+    """What becomes of its table: it stays where it is, or it goes, with its files."""
+    if not drop:
+        return
+    try:
+        await catalog.drop(topic_id, purge=True)
+    except NoSuchTable:
+        return
+    log.info("catalog.dropped topic_id=%s", topic_id)
+
+
+async def _create(catalog: Catalog, name: TableName, topic: str, topic_id: str) -> None:
+    for depth in range(1, len(name.namespace) + 1):
+        await catalog.namespaces.ensure(name.namespace[:depth])
+    await catalog.create(
+        name,
+        iceberg_schema(),
+        spec=SPEC,
+        order=ORDER,
+        properties={**PROPERTIES, TOPIC: topic, TOPIC_ID: topic_id, NEXT_OFFSETS: text_of({})},
+        topic_id=topic_id,
+    )
+
+
+async def _make_room(catalog: Catalog, name: TableName) -> None:
+    try:
+        found = await catalog.pointers.find(name)
+    except NoSuchTable:
+        return
+    if not found.table.topic_id:
+        raise TableExists(
+            f"table {name} exists and is no topic's: rename it, or choose another namespace with {NAMESPACE_SETTING}"
+        )
+    for shown in (ID_SHOWN, len(found.table.topic_id)):
+        kept = _left_name(name, found.table.topic_id[:shown])
+        try:
+            await catalog.rename(found.table_id, kept)
+        except TableExists:
+            continue
+        except NoSuchTable:
+            return  # somebody else has made room
+        log.warning("catalog.renamed table=%s to=%s: a new topic has its name", name, kept)
+        return
+    raise TableExists(f"table {name} is that of a deleted topic, and {kept} is taken too: rename one of them")
+
+
+def _left_name(name: TableName, identity: str) -> TableName:
+    room = NAME_BYTES_MAX - len(identity) - 1
+    return TableName(name.namespace, f"{name.name[:room]}_{identity}")
