@@ -81,9 +81,14 @@ class ChangedLogs:
         self.news.set()
 
 
-async def backlog_of(logs: Log, partition: PartitionId, start: int) -> Backlog | None:
-    """From where its table ends to the last stable offset. None: there is nothing. Missing: the log is gone."""
-    stable = (await logs.bounds(partition)).stable
+async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
+    """From where its table ends to the last stable offset. None: there is nothing. Missing: the log is gone.
+
+    `without_deleted`: what lies before the log's start makes no rows. So an operator can have a damaged batch passed
+    over: he deletes the records up to it. Otherwise the table remembers what the stream forgets.
+    """
+    log_start, _, stable = await logs.bounds(partition)
+    deleted_to = log_start if without_deleted else 0
     spots: list[Spot] = []
     oldest_ms = 0
     offset = start
@@ -98,12 +103,13 @@ async def backlog_of(logs: Log, partition: PartitionId, start: int) -> Backlog |
             if claim.offset_start >= stable:
                 break
             oldest_ms = oldest_ms or claim.appended_ms
-            spots += (spot for spot in _spots(claim, created_ms, aborted) if offset <= spot.offset < stable)
+            found = _spots(claim, created_ms, aborted, deleted_to)
+            spots += (spot for spot in found if offset <= spot.offset < stable)
             offset = min(claim.offset_end, stable)
     return Backlog(partition, start, offset, spots, oldest_ms) if offset > start else None
 
 
-def _spots(claim: Claim, created_ms: int, aborted: list[Aborted]) -> Iterable[Spot]:
+def _spots(claim: Claim, created_ms: int, aborted: list[Aborted], deleted_to: int) -> Iterable[Spot]:
     for offset, batch in served(claim, created_ms):
         is_rows = batch.kind is Kind.PLAIN or (
             batch.kind is Kind.TRANSACTIONAL
@@ -113,4 +119,5 @@ def _spots(claim: Claim, created_ms: int, aborted: list[Aborted]) -> Iterable[Sp
             )
         )
         end = offset + batch.record_count
+        is_rows = is_rows and end > deleted_to
         yield Spot(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows)

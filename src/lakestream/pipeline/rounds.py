@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from lakestream.catalog.append import MovedRange, TableAltered, append, next_offsets
+from lakestream.catalog.append import append
 from lakestream.catalog.catalog import Catalog, LoadedTable
-from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable
+from lakestream.catalog.data_files import MovedRange, ends_of
+from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
+from lakestream.catalog.next_offsets import next_offsets
 from lakestream.catalog.topic_tables import ensure_table
 from lakestream.clock import Clock
 from lakestream.data.log.log import Log
@@ -205,7 +207,8 @@ class Rounds:
                 self._trimmed[partition] = await self._claims.table_end(partition)
             if start > self._trimmed[partition]:
                 self._to_trim.add(partition)  # it was committed, and then somebody's end came
-            return await backlog_of(self._logs, partition, start)
+            is_stuck = bool(self._standing(partition.topic_id).stuck)
+            return await backlog_of(self._logs, partition, start, without_deleted=is_stuck)
         except TableAltered as error:
             self._stop(partition.topic_id, str(error))
         except Missing as error:
@@ -309,7 +312,7 @@ class Rounds:
             except CommitRefused:
                 # A foreign rewrite went by, or another driver. Does what we have still follow what is there?
                 self._tables[topic_id] = await self._catalog.load_id(topic_id)
-                if not self._follows(topic_id, moved):
+                if ends_of(ranges, next_offsets(self._tables[topic_id].metadata)) is None:
                     await self._remove(moved)
                     self._changed.look_again(one.move.partition for one in moved)
                     return False
@@ -320,15 +323,6 @@ class Rounds:
                 raise
         await self._remove(moved)
         raise Unavailable("its table is changed all the time by others")
-
-    def _follows(self, topic_id: str, moved: Sequence[Moved]) -> bool:
-        ends: dict[PartitionId, int] = {}
-        for one in moved:
-            expected = ends.get(one.move.partition, self._next_offset(one.move.partition))
-            if one.move.start != expected:
-                return False
-            ends[one.move.partition] = one.move.end
-        return True
 
     async def _remove(self, moved: Iterable[Moved]) -> None:
         """Files that no table will ever name. What is not removed now is an orphan, which maintenance removes."""
