@@ -5,26 +5,36 @@ mutant is run in moods in which its rule matters, on seeds on which the real cod
 """
 
 import argparse
+import asyncio
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from tests.simulation.scenarios import SURPRISE, run
 
-from lakestream.batch import RecordBatch
+from lakestream.batch import RecordBatch, rebased
+from lakestream.coordination.cluster import ClusterView
 from lakestream.data.log import claimer, fold, log, rules, struggle, view
 from lakestream.data.wal import buffer, format, media, reader, writer
 from lakestream.data.wal.names import object_key
 from lakestream.errors import Missing, Unavailable
-from lakestream.metadata import claims, keys
+from lakestream.metadata import claims, keys, topics
 from lakestream.metadata.claims import Claim, Claimed, Claims, Dated
+from lakestream.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from lakestream.metadata.store import Put, Stored, put_one
+from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import PartitionId
+from lakestream.protocol.kafka import setbacks
+from lakestream.protocol.kafka.dispatch import Dispatcher
+from lakestream.protocol.kafka.errors import code_of
+from lakestream.protocol.kafka.handlers import fetch
+from lakestream.testing.simulation import SimLoop
 
 SEEDS_MAX = 400
 
@@ -151,7 +161,7 @@ async def _no_look(self: view.Views, seen: view.View, *, confirmed: bool = False
     return None
 
 
-def _no_failure(self: claimer.Lane, item: Any) -> None:
+def _no_failure(self: claimer.Lane, *_: Any) -> None:
     return None
 
 
@@ -162,6 +172,113 @@ def _fail_nobody(self: claimer.Lane, extent: Any, error: Any) -> None:
 def _any_marker_ends(producer: Any, marker: Any) -> bool:
     return bool(producer.in_transaction)
 
+
+# ── what broken brokers do: the layer of Kafka's requests ────────────────────────────────────────────────────────────
+
+
+_handle = Dispatcher.handle
+
+
+def _begin_in_any_order(self: Dispatcher, connection: Any, frame: Any) -> Any:
+    """Each request takes its time before it is begun."""
+
+    async def later() -> Any:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        await asyncio.sleep(loop.luck.random() * 0.01)
+        return await _handle(self, connection, frame)
+
+    return later()
+
+
+_READS: ContextVar[dict[Any, Any]] = ContextVar("reads")
+_read = log.Log.read
+
+
+def _handle_with_memory(self: Dispatcher, connection: Any, frame: Any) -> Any:
+    work = _handle(self, connection, frame)
+    if isinstance(work, asyncio.Future):
+        return work
+
+    async def remembering() -> Any:
+        _READS.set({})
+        return await work
+
+    return remembering()
+
+
+async def _read_once(self: log.Log, partition: PartitionId, offset: int, bytes_max: int) -> Any:
+    """What a request has read it does not read again."""
+    reads = _READS.get({})
+    if (partition, offset) not in reads:
+        reads[partition, offset] = await _read(self, partition, offset, bytes_max)
+    return reads[partition, offset]
+
+
+async def _sleep_through(self: log.Log, ends: Any, timeout_ms: int) -> bool:
+    await asyncio.sleep(timeout_ms / 1000)
+    return False
+
+
+async def _from_the_first(self: Claims, partition: PartitionId) -> int:
+    return 0
+
+
+async def _raise_start_blindly(self: Claims, partition: PartitionId, offset: int) -> None:
+    await put_one(self._store, keys.start_key(partition), str(offset).encode())
+
+
+_put_topics = ClusterView._put
+
+
+def _keep_old_ids(self: ClusterView, topics: dict[str, Topic]) -> None:
+    before = self._names
+    _put_topics(self, topics)
+    self._names = {**before, **self._names}
+
+
+async def _take_block_blindly(self: Cluster) -> range:
+    record = await self._store.get(keys.PRODUCER_IDS)
+    start = 0 if record is None else int(record.value)
+    await put_one(self._store, keys.PRODUCER_IDS, str(start + PRODUCER_ID_BLOCK).encode())
+    return range(start, start + PRODUCER_ID_BLOCK)
+
+
+_picks = log._picks
+
+
+def _only_what_fits(claims: list[Dated], offset: int, bytes_max: int) -> Any:
+    picks = _picks(claims, offset, bytes_max)
+    sizes = (pick.claim.batches[pick.batch] for pick in picks)
+    return picks if sum(batch.byte_end - batch.byte_start for batch in sizes) <= bytes_max else []
+
+
+def _duplicate_nowhere(item: Any, duplicate: Any) -> buffer.Appended:
+    return buffer.Appended(0, item.batch.record_count, duplicate=True)
+
+
+async def _topic_of_any_node(self: Topics, name: str) -> Topic:
+    record = await self._store.get(keys.topic_key(name))
+    if record is None:
+        raise Missing(f"there is no topic {name}")
+    return _decode_topic(record)
+
+
+_decode_topic = topics._topic
+
+
+async def _topic_from_memory(self: ClusterView, name: str) -> Topic:
+    known = self.known(name)
+    if known is None:
+        raise Missing(f"there is no topic {name}")
+    return known
+
+
+def _nothing_at_all(*_: Any) -> None:
+    return None
+
+
+HANDLED = ("kafka calm", "kafka cuts", "kafka lossy", "kafka crashes")
 
 MUTANTS = (
     Mutant(
@@ -314,6 +431,115 @@ MUTANTS = (
         "a marker that comes late ends the next transaction",
         [(fold, "_ends", _any_marker_ends)],
         ("zombies", "storm", "late"),
+    ),
+    # The layer of Kafka's requests, driven by Kafka clients.
+    Mutant(
+        "requests of a connection are begun in order",
+        "a produce request overtakes the one before it",
+        [(Dispatcher, "handle", _begin_in_any_order)],
+        ("kafka calm",),
+    ),
+    Mutant(
+        "a failed batch holds back those that arrive later",
+        "who was told of a failure is believed to know of it",
+        [(claimer.Failure, "is_before", _never)],
+        ("kafka lossy", "kafka storm"),
+    ),
+    Mutant(
+        "a batch that never came to the log holds back the next",
+        "what fails on its way to the log is forgotten",
+        [(setbacks, "note", _nothing_at_all)],
+        ("kafka lossy", "kafka storm", "kafka deposed"),
+    ),
+    Mutant(
+        "a retry is answered with its first offset",
+        "a duplicate gets any offset",
+        [(claimer, "_appended_before", _duplicate_nowhere)],
+        HANDLED,
+    ),
+    Mutant(
+        "a producer id is given once",
+        "two brokers take the same block of ids",
+        [(Cluster, "_take_block", _take_block_blindly)],
+        HANDLED,
+    ),
+    Mutant(
+        "a fetch reads again after its wait",
+        "a fetch answers what it read before it waited",
+        [(Dispatcher, "handle", _handle_with_memory), (log.Log, "read", _read_once)],
+        HANDLED,
+    ),
+    Mutant(
+        "a long fetch is woken",
+        "who waits at the end waits until its time is over",
+        [(log.Log, "wait_any", _sleep_through)],
+        ("kafka calm",),
+    ),
+    Mutant(
+        "the first batch is given whole",
+        "a batch that is larger than the limit is never given",
+        [(log, "_picks", _only_what_fits)],
+        HANDLED,
+    ),
+    Mutant(
+        "batches are given with their offsets",
+        "a batch says the offset that its producer wrote into it",
+        [(log, "rebased", lambda batch, offset: rebased(batch, 0))],
+        HANDLED,
+    ),
+    Mutant(
+        "who lists offsets looks first",
+        "the ends are told from memory",
+        [(view.Views, "refresh", _only_in(("bounds",), _no_look, view.Views.refresh))],
+        HANDLED,
+    ),
+    Mutant(
+        "the start of a log is respected",
+        "other brokers serve what was deleted",
+        [(Claims, "start", _from_the_first)],
+        HANDLED,
+    ),
+    Mutant(
+        "the start only forward",
+        "an old start replaces a newer one",
+        [(Claims, "raise_start", _raise_start_blindly)],
+        HANDLED,
+    ),
+    Mutant(
+        "nothing is deleted beyond the end",
+        "any offset may be the start",
+        [(log.Log, "_look_at_end", _only_in(("delete_before",), _nothing, log.Log._look_at_end))],
+        HANDLED,
+    ),
+    Mutant(
+        "an old topic id is nobody's",
+        "an id means the topic that has its name now",
+        [(ClusterView, "_put", _keep_old_ids)],
+        HANDLED,
+    ),
+    Mutant(
+        "a topic is denied for certain: confirmed",
+        "a topic is denied by what an old leader says",
+        [(Topics, "get", _topic_of_any_node)],
+        ("kafka deposed", "kafka storm"),
+    ),
+    Mutant(
+        "a topic is denied for certain: looked for",
+        "a topic is denied from memory",
+        [(ClusterView, "topic", _topic_from_memory)],
+        HANDLED,
+    ),
+    Mutant(
+        "a topic whose log is gone is looked for anew",
+        "what is known of a topic stays, whatever its log says",
+        [(ClusterView, "forget_log", _nothing_at_all)],
+        ("kafka lossy", "kafka storm"),
+    ),
+    Mutant(
+        "consumers are told what they retry",
+        "a fetch is answered with the codes of a produce request",
+        [(fetch, "code_in_fetch", code_of)],
+        ("kafka lossy",),
     ),
 )
 

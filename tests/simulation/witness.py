@@ -5,6 +5,7 @@ floor was not above it; then it must begin exactly where the log ended. From suc
 named at that instant, the witness builds what every reader must see. What contradicts the rules is a `Violation`.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from lakestream.metadata import keys
 from lakestream.metadata.claims import END_OF_TIME, NO_PRODUCER, BatchInfo, Claim, Kind, Medium
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.store import Put, Stored
+from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.storage.memory import MemoryStore
 from lakestream.testing.batches import records_of
@@ -29,6 +31,10 @@ from lakestream.testing.simulation import SimLoop
 STALE_AFTER_MS = 3 * 60 * 60 * 1000
 """Spelled again on purpose: the witness must not share the rules that it watches."""
 
+MEANT_FOR = b"@"
+ID_DIGITS = 8
+
+_decode_topic = msgspec.json.Decoder(Topic).decode
 _decode_claim = msgspec.msgpack.Decoder(Claim).decode
 
 
@@ -48,6 +54,14 @@ class TrueRecord(NamedTuple):
     kind: Kind
     producer_id: int
     transaction: int
+    timestamp: int = -1
+
+
+class Named(NamedTuple):
+    """A topic that a name stood for, and since when."""
+
+    topic: Topic
+    born_s: float
 
 
 @dataclass(slots=True)
@@ -62,9 +76,17 @@ class TrueLog:
 
     end: int = 0
     floor: int = 0
+    start: int = 0
+    """Records below it are no longer served."""
+    starts: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, 0)])
+    """When it moved, and whereto."""
+    ends: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, 0)])
+    """The same of the end."""
     table_end: int = 0
     fold_end: int = 0
     gone: bool = False
+    reborn: bool = False
+    """Its topic's name stood for another one before: a producer that knows only names may go on in the middle."""
     borders: set[int] = field(default_factory=lambda: {0})
     records: dict[int, TrueRecord] = field(default_factory=dict)
     producers: dict[int, _Producer] = field(default_factory=dict)
@@ -75,18 +97,30 @@ class TrueLog:
     claims: dict[int, Claim] = field(default_factory=dict)
     """The ones that count, by start."""
 
+    def end_at(self, now: float) -> int:
+        return self.ends[bisect_right(self.ends, (now, END_OF_TIME)) - 1][1]
+
+    def start_at(self, now: float) -> int:
+        return self.starts[bisect_right(self.starts, (now, END_OF_TIME)) - 1][1]
+
 
 class Witness:
     def __init__(self, loop: SimLoop, tally: Counter[str]) -> None:
         self.violations: list[Violation] = []
         self.logs: dict[PartitionId, TrueLog] = {}
+        self.topics: dict[str, Named] = {}
+        """As they are now, by name."""
+        self.names: dict[str, dict[str, Topic]] = {}
+        """Every topic that a name ever stood for, by its id, the newest last."""
         self.tally = tally
         self.objects: MemoryStore | None = None
         self.disk: MemoryDisk | None = None
         self.flipped: dict[str, tuple[int, int]] = {}
         """Damage as it is now: object or segment, the byte and the bit of it that is wrong."""
         self._loop = loop
-        self._stored: dict[bytes, tuple[PartitionId, int]] = {}
+        self._stored: dict[tuple[str, bytes], tuple[PartitionId, int]] = {}
+        """Topic id and record → where it is. A producer that knows only names may put a record into a topic and again
+        into the one that follows it, as with any broker."""
         self._refused: set[bytes] = set()
 
     def accuse(self, rule: str, story: str) -> None:
@@ -100,6 +134,8 @@ class Witness:
 
     def put(self, path: str, value: bytes, created_ms: int, is_new: bool) -> None:
         parts = path.split("/")
+        if parts[1] == "topics":
+            self._topic_put(parts[2], _decode_topic(value))
         if parts[1] not in ("log", "fold", "table_end"):
             return
         partition = PartitionId(parts[2], int(parts[3]))
@@ -110,11 +146,33 @@ class Witness:
             self._table_end_moved(partition, log, int(value))
         elif parts[4] == keys.FLOOR_NAME:
             self._floor_moved(partition, log, int(value))
+        elif parts[4] == keys.START_NAME:
+            self._start_moved(partition, log, int(value))
         else:
             claim = _decode_claim(value)
             if not is_new:
                 self.accuse("claim is created only", f"claim {path} was written over by {claim.writer}")
             self._claim_made(partition, log, claim, created_ms)
+
+    def _topic_put(self, name: str, topic: Topic) -> None:
+        incarnations = self.names.setdefault(name, {})
+        for partition in topic.partitions():
+            self.log(partition).reborn = len(incarnations) > (topic.topic_id in incarnations)
+        incarnations[topic.topic_id] = topic
+        before = self.topics.get(name)
+        born_s = before.born_s if before and before.topic.topic_id == topic.topic_id else self._loop.now
+        self.topics[name] = Named(topic, born_s)
+
+    def _start_moved(self, partition: PartitionId, log: TrueLog, start: int) -> None:
+        if log.gone:
+            return  # made anew by one who did not know yet; nobody will read it
+        if start < log.start:
+            self.accuse("start moves forward", f"start of {partition} went from {log.start} to {start}")
+        if start > log.end:
+            self.accuse("start is in the log", f"start of {partition} was moved to {start}, its end is {log.end}")
+        self.tally["starts moved"] += start > log.start
+        log.start = max(log.start, start)
+        log.starts.append((self._loop.now, log.start))
 
     def _fold_saved(self, partition: PartitionId, log: TrueLog, body: bytes) -> None:
         if log.gone:
@@ -161,6 +219,7 @@ class Witness:
         if not claim.batches or claim.offset_end != claim.offset_start + count:
             self.accuse("a claim is its batches", f"{where} ends at {claim.offset_end} and holds {count} records")
         log.end = claim.offset_end
+        log.ends.append((self._loop.now, log.end))
         log.borders.add(claim.offset_end)
         if created_ms - claim.stored_ms > STALE_AFTER_MS:
             self.tally["stale claims"] += 1
@@ -182,10 +241,13 @@ class Witness:
                 log.records[offset] = TrueRecord(None, batch.kind, batch.producer_id, batch.transaction)
                 self._marker_claimed(log, batch)
             else:
-                values = [record.value for record in records_of(RecordBatch(data))]
+                stored = RecordBatch(data)
+                values = [record.value for record in records_of(stored)]
                 for number, value in enumerate(values):
                     assert value is not None, "every record of the simulation has a value"
-                    log.records[offset + number] = TrueRecord(value, batch.kind, batch.producer_id, batch.transaction)
+                    log.records[offset + number] = TrueRecord(
+                        value, batch.kind, batch.producer_id, batch.transaction, stored.base_timestamp
+                    )
                     self._stored_once(partition, offset + number, value)
                 self._sequence_claimed(log, batch, where)
             offset += batch.record_count
@@ -194,13 +256,17 @@ class Witness:
         """A producer was told so of records that it sent once."""
         for value in values:
             self._refused.add(value)
-            if value in self._stored:
-                self.accuse("what is refused is not stored", f"{value!r} is at {self._stored[value]}")
+            for topic_id, stored in self._stored:
+                if stored == value:
+                    self.accuse("what is refused is not stored", f"{value!r} is at {self._stored[topic_id, value]}")
 
     def _stored_once(self, partition: PartitionId, offset: int, value: bytes) -> None:
         if value in self._refused:
             self.accuse("what is refused is not stored", f"{value!r} appears at {partition}:{offset}")
-        before = self._stored.setdefault(value, (partition, offset))
+        topic_id = meant_for(value)
+        if topic_id is not None and not partition.topic_id.startswith(topic_id):
+            self.accuse("no old record in a new topic", f"{value!r} was sent to {topic_id}, and is at {partition}")
+        before = self._stored.setdefault((partition.topic_id, value), (partition, offset))
         if before != (partition, offset):
             self.accuse("stored once", f"record {value!r} is at {before[0]}:{before[1]} and at {partition}:{offset}")
 
@@ -212,7 +278,7 @@ class Witness:
         if known is not None and batch.epoch < known.epoch:
             self.accuse("epochs move forward", f"{who} after epoch {known.epoch}")
         expected = known.sequence_last + 1 if known is not None and known.epoch == batch.epoch else 0
-        if batch.sequence_first != expected:
+        if batch.sequence_first != expected and not (known is None and log.reborn):
             self.accuse("sequences follow", f"{who}; {expected} is next")
         if batch.kind is Kind.TRANSACTIONAL and batch.transaction <= log.ended.get(batch.producer_id, -1):
             self.accuse("a batch joins only its open transaction", f"{who} transaction {batch.transaction} has ended")
@@ -241,11 +307,13 @@ class Witness:
 
     def deleted(self, path: str) -> None:
         parts = path.split("/")
+        if parts[1] == "topics":
+            del self.topics[parts[2]]
         if len(parts) != 5 or parts[1] != "log":
             return
         partition = PartitionId(parts[2], int(parts[3]))
         log = self.log(partition)
-        if parts[4] == keys.FLOOR_NAME or log.gone:
+        if parts[4] in (keys.FLOOR_NAME, keys.START_NAME) or log.gone:
             return
         claim = log.claims.get(int(parts[4]))
         if claim is not None and claim.offset_end > log.floor:
@@ -262,6 +330,12 @@ class Witness:
                     f"{name} was deleted; it holds {partition} up to {log.needed[name]}, the table {log.table_end}",
                 )
         self.tally["objects swept"] += 1
+
+
+def meant_for(value: bytes) -> str | None:
+    """The beginning of the id of the topic that its producer sent it to; None if he knew only a name."""
+    _, at, rest = value.partition(MEANT_FOR)
+    return rest[:ID_DIGITS].decode() if at else None
 
 
 class WitnessedServer(MemoryServer):

@@ -68,6 +68,12 @@ class Mood:
     restarts: int = 0
     """Brokers that are stopped in good order."""
     disk_fails: bool = False
+    kafka: bool = False
+    """Everything goes through Kafka requests (tests/simulation/kafka)."""
+    cuts: float = 0.0
+    """Chance per Kafka request that its connection is cut soon."""
+    deletes: int = 0
+    """How often records are deleted from each topic."""
 
 
 class Host:
@@ -93,7 +99,7 @@ class Host:
             self.clock,
             SeededIds(loop.luck),
             profile_of=world.profile_of,
-            history=self.table,
+            history=None if world.mood.kafka else self.table,  # a broker has none yet
         )
         self.sweeper = Sweeper(
             self.metadata, self.objects, self.segments, read_grace_ms=world.settings.wal.read_grace_ms
@@ -192,6 +198,8 @@ class World:
         """Objects and segments that were damaged, at least for a while."""
         self.outcomes: dict[int, dict[int, bool]] = {}
         """Producer → transaction → whether it was committed, as its coordinator decided."""
+        self.producers_made: set[tuple[int, int]] = set()
+        """Producer ids and epochs that brokers gave to clients."""
         self.deposed_until = 0.0
         self.healed = False
         self.quiet = False
@@ -206,20 +214,30 @@ class World:
     # ── brokers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(
-        self, hosts: list[Host], place: int, role: str, then: Callable[[Host], Coroutine[Any, Any, None]]
+        self,
+        hosts: list[Host],
+        place: int,
+        role: str,
+        then: Callable[[Any], Coroutine[Any, Any, None]],
+        kind: type[Host] = Host,
     ) -> None:
         """Put a new machine at that place; when it dies another one comes."""
         self._births += 1
-        host = Host(self, f"{role}-{self._births}")
+        host = kind(self, f"{role}-{self._births}")
         hosts[place : place + 1] = [host]
-        host.machine.on_death.append(lambda: self._replace(hosts, place, role, then))
+        host.machine.on_death.append(lambda: self._replace(hosts, place, role, then, kind))
         host.machine.spawn(then(host))
 
     def _replace(
-        self, hosts: list[Host], place: int, role: str, then: Callable[[Host], Coroutine[Any, Any, None]]
+        self,
+        hosts: list[Host],
+        place: int,
+        role: str,
+        then: Callable[[Any], Coroutine[Any, Any, None]],
+        kind: type[Host],
     ) -> None:
         self.tally[f"{role}s killed"] += 1
-        self.loop.after(spread(self.luck, 0.1, 120.0), self.start, hosts, place, role, then)
+        self.loop.after(spread(self.luck, 0.1, 120.0), self.start, hosts, place, role, then, kind)
 
     def any_broker(self) -> Host:
         return self.luck.choice(self.brokers)

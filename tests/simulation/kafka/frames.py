@@ -1,0 +1,94 @@
+"""Frames as a client makes and reads them: by kio alone, nothing of ours in between."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, NamedTuple, get_args
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
+
+VERSIONS = {
+    PRODUCE: (3, 8, 11, 13),
+    FETCH: (4, 11, 12, 13, 17),
+    LIST_OFFSETS: (1, 5, 10),
+    METADATA: (1, 8, 12),
+    CREATE_TOPICS: (2, 7),
+    DELETE_TOPICS: (1, 6),
+    DELETE_RECORDS: (0, 2),
+    INIT_PRODUCER_ID: (1, 5),
+}
+"""Some old ones, some new: before and after flexible headers, topic ids, log starts and sessions."""
+
+PRODUCE_BY_ID_FROM, FETCH_BY_ID_FROM = 13, 13
+
+
+class _Shape(NamedTuple):
+    nested: Mapping[str, Any]
+    """Field → the class of the items of its list; None for a plain field."""
+
+
+@lru_cache(maxsize=500)
+def _shape(entity_type: Any) -> _Shape:
+    found = {}
+    for field in fields(entity_type):
+        inner = [part for arg in (field.type, *get_args(field.type)) for part in (arg, *get_args(arg))]
+        found[field.name] = next((part for part in inner if is_dataclass(part)), None)
+    return _Shape(found)
+
+
+def _built(entity_type: Any, values: Mapping[str, Any]) -> Any:
+    """kio's class from plain values. What this version does not have is left out."""
+    given = {}
+    for name, nested in _shape(entity_type).nested.items():
+        if name in values:
+            value = values[name]
+            many = nested is not None and value is not None
+            given[name] = tuple(_built(nested, item) for item in value) if many else value
+    return entity_type(**given)
+
+
+@lru_cache(maxsize=100)
+def _request_side(key: int, version: int) -> tuple[Any, Any, Callable[..., None], Callable[..., None]]:
+    body = load_request_schema(key, version)
+    header = body.__header_schema__
+    return body, header, entity_writer(header), entity_writer(body)
+
+
+@lru_cache(maxsize=100)
+def _response_side(key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    body = load_response_schema(key, version)
+    return entity_reader(body.__header_schema__), entity_reader(body)
+
+
+def request(key: int, version: int, correlation_id: int, client_id: str, values: Mapping[str, Any]) -> bytes:
+    """Ready to send, its size in front."""
+    body_type, header_type, write_header, write_body = _request_side(key, version)
+    header = {
+        "request_api_key": key,
+        "request_api_version": version,
+        "correlation_id": correlation_id,
+        "client_id": client_id,
+    }
+    buffer = BytesIO()
+    write_header(buffer, _built(header_type, header))
+    write_body(buffer, _built(body_type, values))
+    frame = buffer.getvalue()
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def correlation_of(frame: bytes) -> int:
+    return int.from_bytes(frame[:4], "big", signed=True)
+
+
+def answer(key: int, version: int, frame: bytes) -> Any:
+    """The body, which must fill the frame."""
+    read_header, read_body = _response_side(key, version)
+    _, at = read_header(frame, 0)
+    body, size = read_body(frame, at)
+    assert at + size == len(frame), f"answer to {key} v{version}: {len(frame) - at - size} bytes too many"
+    return body
