@@ -66,7 +66,7 @@ def chosen(
             topics[backlog.partition.topic_id].append(backlog)
     sizes = {topic: sum(backlog.size for backlog in own) for topic, own in topics.items()}
     quiet = {topic for topic, size in sizes.items() if size <= settings.quiet_bytes_max}
-    patience_ms = settings.interval_ms * (len(quiet) - 1) // settings.quiet_topics if quiet else 0
+    patience_ms = settings.interval_ms * (max(0, len(quiet) - 1) // settings.quiet_topics)
 
     def waited_ms(topic: str) -> int:
         return now_ms - min(backlog.oldest_ms for backlog in topics[topic])
