@@ -149,7 +149,8 @@ class Views:
     async def look_at_start(self, view: View) -> None:
         """Afterwards the view's start is at least as new as the store's was when this was called."""
         doubts = self.doubts
-        view.start = max(view.start, await self._claims.start(view.partition))
+        start = await self._claims.start(view.partition)
+        view.start = max(view.start, start)  # as it is after the wait: it may have moved meanwhile
         view.start_seen = max(view.start_seen, doubts)
 
     def learn(self, view: View, claims: Sequence[Dated]) -> None:

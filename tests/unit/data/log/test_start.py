@@ -1,5 +1,7 @@
 """Where a log starts: deleting moves a pointer that every broker obeys; and the questions that walk along a chain."""
 
+import asyncio
+
 import pytest
 from tests.unit.data.brokers import NOW, ShakyMetadata, World, plain, read_all, records, sent
 
@@ -8,6 +10,8 @@ from lakestream.data.log.log import Log
 from lakestream.data.log.times import At
 from lakestream.errors import Missing, OutOfRange
 from lakestream.metadata import keys
+from lakestream.metadata.memory import MemoryStore
+from lakestream.metadata.store import Key, Record
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.testing.batches import make_batch
@@ -43,6 +47,33 @@ def timed(*times: int) -> RecordBatch:
 
 
 # ── the pointer ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SlowReads(MemoryStore):
+    """One read's answer arrives when its gate is opened."""
+
+    gate: asyncio.Event | None = None
+
+    async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
+        gate, self.gate = self.gate, None
+        found = await super().get(key, confirmed=confirmed)
+        if gate is not None:
+            await gate.wait()
+        return found
+
+
+async def test_a_look_at_the_start_that_took_long_does_not_move_it_back(world: World) -> None:
+    partition, metadata = await world.log(), SlowReads(world.server)
+    log = await world.broker(metadata=metadata)
+    await fill(log, partition, 5)
+    gate = metadata.gate = asyncio.Event()
+    look = asyncio.create_task(log.bounds(partition))
+    await asyncio.sleep(0.01)
+    assert await log.delete_before(partition, 3) == 3
+    gate.set()
+    assert (await look).start == 3
+    with pytest.raises(OutOfRange):
+        await log.read(partition, 0, ALL)
 
 
 async def test_what_was_deleted_is_not_served(world: World) -> None:
