@@ -19,6 +19,8 @@ import msgspec
 from lakestream.board import Board
 from lakestream.broker import RunningBroker
 from lakestream.data.log.log import Log
+from lakestream.errors import LakestreamError
+from lakestream.metadata.reports import PipelineReport, Reports
 from lakestream.protocol.kafka.counts import LATENCY_BOUNDS_S, RequestCounts
 from lakestream.protocol.kafka.dispatch import HANDLERS
 from lakestream.protocol.kafka.server import KafkaServer
@@ -28,6 +30,7 @@ from lakestream.storage.metered import LATENCY_BOUNDS_MS, Meter
 
 LAG_EVERY_S: Final = 0.5
 REPORT_EVERY_S: Final = 2.0
+PIPELINE_EVERY_S: Final = 5.0
 VERSION: Final = version("lakestream")
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -42,6 +45,7 @@ class Measures:
         self._worker = worker
         self._board = board
         self._lag = LoopLag()
+        self._pipeline: PipelineReport | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -49,6 +53,8 @@ class Measures:
         self._tasks.append(loop.create_task(self._lag.run(), name="measures.lag"))
         if self._worker > 0:
             self._tasks.append(loop.create_task(self._report(), name="measures.report"))
+        else:
+            self._tasks.append(loop.create_task(self._follow_pipeline(), name="measures.pipeline"))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -64,6 +70,7 @@ class Measures:
             *_kafka(broker.server, broker.counts),
             *_log(broker.node.log),
             *_storage(broker.node.stores.meter),
+            *_pipeline(self._pipeline, broker.services.clock.now_ms()),
             reading(metrics.LOOP_LAG, self._lag.seen()),
             *_process(),
             reading(metrics.BROKER, 1, str(broker.services.me.node_id), broker.services.me.zone, VERSION),
@@ -81,6 +88,14 @@ class Measures:
         while True:
             self._board.write(self._worker, _encode(self.mine()))
             await asyncio.sleep(REPORT_EVERY_S)
+
+    async def _follow_pipeline(self) -> None:
+        """It is a process of its own, and says how it is doing in the metadata store."""
+        reports = Reports(self._broker.node.stores.metadata)
+        while True:
+            with suppress(LakestreamError):  # then the last one counts, and its age shows
+                self._pipeline = await reports.get()
+            await asyncio.sleep(PIPELINE_EVERY_S)
 
 
 class LoopLag:
@@ -118,6 +133,22 @@ def _kafka(server: KafkaServer, counts: RequestCounts) -> Iterator[Reading]:
         yield reading(metrics.KAFKA_BYTES_IN, count, name)
     for name, count in bytes_out.items():
         yield reading(metrics.KAFKA_BYTES_OUT, count, name)
+
+
+def _pipeline(report: PipelineReport | None, now_ms: int) -> Iterator[Reading]:
+    if report is None:
+        return
+    age_ms = max(0, now_ms - report.at_ms)
+    yield reading(metrics.PIPELINE_AGE, age_ms / 1000)
+    for name, topic in report.topics.items():
+        yield reading(metrics.TABLE_LAG_RECORDS, topic.lag_records, name)
+        yield reading(metrics.TABLE_LAG, (topic.lag_ms + age_ms) / 1000 if topic.lag_ms else 0, name)
+        yield reading(metrics.TABLE_STUCK, bool(topic.stuck), name)
+        if topic.moved_ms:
+            yield reading(metrics.TABLE_MOVED_AGE, max(0, now_ms - topic.moved_ms) / 1000, name)
+        yield reading(metrics.TABLE_FILES, topic.files, name)
+        yield reading(metrics.TABLE_RECORDS, topic.records, name)
+        yield reading(metrics.TABLE_BYTES, topic.bytes, name)
 
 
 def request_name(key: int) -> str:
