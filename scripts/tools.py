@@ -290,7 +290,7 @@ class SpawnedService:
 
 
 def sdist_suite(tool: Tool, folder: Path) -> None:
-    """A Python client's own tests, from its source distribution: `PYTHON=… {program} [pytest's options]`."""
+    """A Python client's own tests, from its source distribution: `PYTHON=… {program} test/integration …` runs them."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     source = ["--no-binary", tool.source, "--no-build-isolation", f"{tool.source}=={tool.version}"]
     _run(tool.name, [*pip, *source], cwd=folder, env=dict(os.environ))
@@ -303,7 +303,7 @@ def sdist_suite(tool: Tool, folder: Path) -> None:
     (folder / "no-kafka").mkdir()  # the fixtures look whether there is a folder, and start nothing from it
     (folder / "pytest.ini").write_text("[pytest]\n")
     run = f'cd "{tool.folder}" && KAFKA_ROOT="{tool.folder}/no-kafka" exec "${{PYTHON:?}}" -m pytest'
-    _script(folder / tool.program, f'{run} -c pytest.ini -p no:cacheprovider test/integration "$@"')
+    _script(folder / tool.program, f'{run} -c pytest.ini -p no:cacheprovider "$@"')
 
 
 def pinned(package: str) -> str:
