@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,7 @@ def tools() -> list[Tool]:
         Tool("kafka-python-suite", pinned("kafka-python"), "kafka-python", "kafka-python-suite", sdist_suite),
         Tool("kafka", "4.3.1", "org.apache.kafka", "kafka-class", kafka_jars),
         Tool("iceberg-spark", "1.12.0", "org.apache.iceberg", "iceberg-spark-jars", iceberg_jars),
+        Tool("spark-kafka", "4.1.3", "org.apache.spark", "spark-kafka-jars", spark_kafka_jars),
         Tool("librdkafka-suite", "1.10.1", "@confluentinc/kafka-javascript", "librdkafka-suite", librdkafka_suite),
         Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
     ]
@@ -181,6 +182,11 @@ KAFKA_JARS = ("kafka_2.13", "kafka-tools", "kafka-clients")
 LOG4J = "2.25.4"
 ICEBERG_JARS = ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")
 """For the PySpark that is pinned. Both have all that they need inside."""
+SPARK_KAFKA = "spark-sql-kafka-0-10_2.13"
+SPARK_KAFKA_TOKENS = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1")
+"""Which the connector wants in its own version, and there is none."""
+SPARK_KAFKA_JARS = (SPARK_KAFKA, SPARK_KAFKA_TOKENS[1], "kafka-clients", "commons-pool2")
+"""The rest of what it wants is in PySpark."""
 JVM_OPTIONS = "-Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For tools that run for seconds: start soon, take little."""
 
@@ -203,27 +209,43 @@ def iceberg_jars(tool: Tool, folder: Path) -> None:
     )
 
 
-def _maven(tool: Tool, folder: Path, wanted: list[tuple[str, str, str]]) -> str:
-    """These jars and what they need, in `libs`. Returns the Java they are for."""
+def spark_kafka_jars(tool: Tool, folder: Path) -> None:
+    """Spark's Kafka connector, for the benchmark beside it: the program prints where the jars are."""
+    _maven(tool, folder, [(tool.source, SPARK_KAFKA, tool.version)], held=[SPARK_KAFKA_TOKENS])
+    jars = [path.name for name in SPARK_KAFKA_JARS for path in sorted((folder / "libs").glob(f"{name}-[0-9]*.jar"))]
+    _script(folder / tool.program, f'echo "{",".join(f"{tool.folder}/libs/{jar}" for jar in jars)}"')
+
+
+Artifact = tuple[str, str, str]
+"""Group, name, version."""
+
+
+def _maven(tool: Tool, folder: Path, wanted: Sequence[Artifact], held: Sequence[Artifact] = ()) -> str:
+    """These jars and what they need, in `libs`; those `held` in that version. Returns the Java they are for."""
     java, mvn = shutil.which("java"), shutil.which("mvn")
     if java is None or mvn is None:
         absent = " and ".join(name for name, path in (("java", java), ("mvn", mvn)) if path is None)
         raise NotOnThisMachine(f"{absent} is not on the PATH; install a JDK 17 and Maven to run the tests with it")
-    (folder / "pom.xml").write_text(_pom(tool, wanted))
+    (folder / "pom.xml").write_text(_pom(tool, wanted, held))
     copy = ["-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=libs"]
     _run(tool.name, [mvn, *copy], cwd=folder, env=dict(os.environ))
     return java
 
 
-def _pom(tool: Tool, wanted: list[tuple[str, str, str]]) -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
-        for group, name, version in wanted
-    )
+def _pom(tool: Tool, wanted: Sequence[Artifact], held: Sequence[Artifact]) -> str:
     name = f"<groupId>lakestream</groupId><artifactId>{tool.name}-jars</artifactId>"
     own = f"{name}<version>1</version><packaging>pom</packaging>"
     head = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-    return f"{head}{own}<dependencies>{dependencies}</dependencies></project>\n"
+    managed = f"<dependencyManagement>{_dependencies(held)}</dependencyManagement>"
+    return f"{head}{own}{managed}{_dependencies(wanted)}</project>\n"
+
+
+def _dependencies(artifacts: Sequence[Artifact]) -> str:
+    listed = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in artifacts
+    )
+    return f"<dependencies>{listed}</dependencies>"
 
 
 def debian_package(tool: Tool, folder: Path) -> None:

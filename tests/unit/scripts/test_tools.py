@@ -19,6 +19,7 @@ PROGRAMS = [
     "kcat",
     "librdkafka-suite",
     "oxia",
+    "spark-kafka-jars",
     "toxiproxy-server",
     "versitygw",
 ]
@@ -45,7 +46,10 @@ echo make >> "$BUILT"
 printf '#!/bin/sh\\necho "$LD_LIBRARY_PATH" "$@"\\n' > tests/test-runner
 chmod +x tests/test-runner
 """
-MVN = '#!/bin/sh\necho mvn >> "$BUILT"\ngrep -qE "<artifactId>(kafka-tools|iceberg-aws-bundle)<" pom.xml\n'
+MVN = """#!/bin/sh
+echo mvn >> "$BUILT"
+grep -qE "<artifactId>(kafka-tools|iceberg-aws-bundle|spark-sql-kafka-0-10_2.13)<" pom.xml
+"""
 ECHO = '#!/bin/sh\necho "$@"\n'
 
 
@@ -152,7 +156,7 @@ def test_what_the_machine_cannot_build_is_left_out_with_a_reason(machine: dict[s
     assert "kafka 4.3.1 is left out: mvn is not on the PATH" in err
     assert "kcat 1.7.1 is left out" in err
     assert "librdkafka-suite 1.10.1 is left out: g++ is not on the PATH" in err
-    assert out.count("ready") == len(PROGRAMS) - 4
+    assert out.count("ready") == len(PROGRAMS) - 5
 
 
 def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_done(machine: dict[str, str]) -> None:
