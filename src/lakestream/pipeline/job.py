@@ -1,0 +1,182 @@
+"""Moves to files, wherever the work is done: on Spark, or right here for tests and the simulation.
+
+Before: rounds.py.  After: work.py, in the workers.  Only small values travel: moves out, descriptions of files back.
+
+A job that fails as a whole is tried again in halves: if something in one move kills its worker every time, that move
+alone is stuck. A Spark that died is started again by the next job. None of this is an error to the caller.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from lakestream.beside import Beside
+from lakestream.errors import LakestreamError, Unavailable
+from lakestream.model import MiB
+from lakestream.pipeline.spark import Spark, SparkSettings, start_spark
+from lakestream.pipeline.tasks import Move, Outcome, Stuck
+
+if TYPE_CHECKING:
+    from lakestream.pipeline.work import Work, WorkSettings
+
+log = logging.getLogger(__name__)
+
+TASK_BYTES: Final = 256 * MiB
+"""More than this for each core, and a round has more tasks: what is lost with a worker is less, and none works alone
+while the others have finished."""
+JOB_S_MIN: Final = 600.0
+JOB_BYTES_PER_S_MIN: Final = MiB
+RESTART_S_MIN: Final = 1.0
+RESTART_S_MAX: Final = 30.0
+
+_Numbered: TypeAlias = tuple[int, Move]
+
+
+class LocalJob:
+    """In this process, on this event loop: deterministic where the stores are."""
+
+    def __init__(self, work: "Work") -> None:
+        self._work = work
+
+    async def run(self, moves: Sequence[Move]) -> list[Outcome]:
+        return await self._work.do(moves)
+
+    async def close(self) -> None:
+        await self._work.close()
+
+
+@dataclass(slots=True)
+class _Patience:
+    """Between starts of a Spark that does not stay."""
+
+    wait_s: float = 0.0
+
+    def failed(self) -> None:
+        self.wait_s = min(max(self.wait_s * 2, RESTART_S_MIN), RESTART_S_MAX)
+
+
+class SparkJob:
+    """`start` is optional: the first job starts Spark where nobody has. Used by one caller at a time."""
+
+    def __init__(self, work: "WorkSettings", settings: SparkSettings) -> None:
+        self._work = work
+        self._settings = settings
+        self._spark: Spark | None = None
+        self._thread = Beside("spark")
+        self._patience = _Patience()
+
+    @property
+    def alive(self) -> bool:
+        return self._spark is not None and self._spark.alive
+
+    async def start(self) -> None:
+        """Misconfigured: there is no Java that fits, or no such master. Unavailable: Spark does not come up."""
+        if self.alive:
+            return
+        await self._stop()
+        self._spark = await self._thread.do(partial(start_spark, self._settings))
+        self._patience.wait_s = 0.0
+
+    async def restart(self) -> None:
+        await self._stop()
+        await self.start()
+
+    async def run(self, moves: Sequence[Move]) -> list[Outcome]:
+        try:
+            await self._have_spark()
+        except LakestreamError as error:
+            self._patience.failed()
+            return [Stuck(move, f"Spark is not there: {error}", True) for move in moves]
+        return await self._run(moves)
+
+    async def close(self) -> None:
+        """Whatever is under way ends with Spark."""
+        await self._stop()
+        self._thread.close()
+
+    async def _have_spark(self) -> None:
+        if self.alive:
+            return
+        if self._spark is not None:
+            log.warning("pipeline.spark_ended restart_in=%.1fs", self._patience.wait_s)
+        await asyncio.sleep(self._patience.wait_s)
+        await self.start()
+
+    async def _run(self, moves: Sequence[Move]) -> list[Outcome]:
+        try:
+            return await self._collect(moves)
+        except Unavailable as error:
+            reason = str(error)
+        spark = self._spark
+        if spark is None or await self._thread.do(spark.is_stopped):
+            await self._stop()
+            self._patience.failed()
+            reason = "Spark ended while it was at work; it is started again"
+            log.warning("pipeline.job_failed moves=%d reason=%s", len(moves), reason)
+        elif len(moves) > 1:
+            log.warning("pipeline.job_failed moves=%d reason=%s; tried again in halves", len(moves), reason)
+            middle = len(moves) // 2
+            return await self._run(moves[:middle]) + await self._run(moves[middle:])
+        return [Stuck(move, reason, True) for move in moves]
+
+    async def _collect(self, moves: Sequence[Move]) -> list[Outcome]:
+        """Unavailable: the job failed as a whole."""
+        if (spark := self._spark) is None:
+            raise Unavailable("Spark ended in the middle of a round")
+        limit_s = JOB_S_MIN + sum(move.size for move in moves) / JOB_BYTES_PER_S_MIN
+        try:
+            async with asyncio.timeout(limit_s):
+                found = await self._thread.do(partial(_on_spark, spark, self._work, list(moves)))
+        except TimeoutError:
+            await self._stop()
+            raise Unavailable(f"the job did not end within {limit_s:.0f} s: is there no worker, or no room?") from None
+        return [replace(found[number], move=move) for number, move in enumerate(moves)]
+
+    async def _stop(self) -> None:
+        """In a thread of its own: the other one may hang in a call to the Spark that is to end."""
+        if (spark := self._spark) is not None:
+            self._spark = None
+            await asyncio.to_thread(spark.stop)
+
+
+def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
+    """Which moves share a task: the largest first, each to the task that has least. Pure."""
+    count = min(len(sizes), max(cores, -(-sum(sizes) // TASK_BYTES)))
+    tasks: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, place) for place in range(count)]
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        load, place = min(loads)
+        loads[place] = (load + sizes[number] + 1, place)
+        tasks[place].append(number)
+    return tasks
+
+
+def _on_spark(spark: Spark, work: "WorkSettings", moves: Sequence[Move]) -> dict[int, Outcome]:
+    context = spark.context
+    try:
+        tasks = pack([move.size for move in moves], context.defaultParallelism)
+        groups = [[(number, moves[number]) for number in task] for task in tasks]
+        found = context.parallelize(groups, len(groups)).mapPartitions(partial(_in_worker, work)).collect()
+    except Exception as error:  # whatever of Java, of py4j or of a socket it is
+        raise Unavailable(_said(error)) from error
+    return dict(found)
+
+
+def _in_worker(work: "WorkSettings", groups: Iterator[list[_Numbered]]) -> Iterator[tuple[int, Outcome]]:
+    # Here and not above: the driver has no use for the kernels and the megabytes of it.
+    from lakestream.pipeline.work import work_through
+
+    for group in groups:
+        outcomes = work_through(work, [move for _, move in group])
+        for (number, _), outcome in zip(group, outcomes, strict=True):
+            yield number, replace(outcome, move=replace(outcome.move, pieces=()))  # the driver has them
+
+
+def _said(error: Exception) -> str:
+    """Java's errors are pages; the first line that tells something is enough."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if "Exception:" in line or "Error:" in line]
+    return f"Spark could not do it: {(told or lines or [type(error).__name__])[0][:300]}"
