@@ -230,6 +230,22 @@ def rebased(batch: AnyBatch, offset: int, leader_epoch: int = 0) -> list[Piece]:
     return [_PREFIX.pack(offset, length, leader_epoch), view[_PREFIX.size :]]
 
 
+def gap(count: int) -> bytes:
+    """A batch without records in the place of `count` offsets, or of as many as a batch can span: so Kafka leaves one
+    where all records were compacted away. A consumer goes on behind it.
+
+    Only for answers that have nothing else: librdkafka takes one without any record for a sign that it asks for too few
+    bytes, and after some ten in a row complains of a message too large.
+    """
+    delta = min(count - 1, 2**31 - 1)
+    covered = _GAP.pack(0, delta, -1, -1, NO_PRODUCER, -1, NO_SEQUENCE, 0)
+    return _PREFIX.pack(0, HEADER_SIZE - LENGTH_END, 0) + _GAP_CHECK.pack(_MAGIC, crc32c(covered)) + covered
+
+
+_GAP = struct.Struct(">hiqqqhii")
+_GAP_CHECK = struct.Struct(">bI")
+
+
 def build(
     records: bytes,
     record_count: int,

@@ -11,10 +11,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lakestream.catalog.catalog import Catalog
+from lakestream.catalog.opening import open_catalog
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.data.log.log import Log
 from lakestream.data.log.skew import SkewGuard
 from lakestream.data.log.sweeper import Sweeper
+from lakestream.data.table.history import TableHistory
 from lakestream.data.wal.segments import DiskSegments, SegmentFiles, try_out
 from lakestream.errors import Misconfigured
 from lakestream.metadata.sqlite import SqliteStore
@@ -44,6 +47,7 @@ class Node:
     """One broker's working parts."""
 
     stores: Stores
+    catalog: Catalog
     log: Log
     topics: Topics
     sweeper: Sweeper
@@ -79,7 +83,10 @@ async def open_node(
     clock, ids = clock or SystemClock(), ids or RandomIds()
     if settings.default_profile is Profile.LATENCY and settings.segments_dir is None:
         raise Misconfigured("profile latency needs a folder that every broker mounts: set --wal-dir, or --profile cost")
-    async with open_stores(settings, clock, ids) as stores:
+    async with open_stores(settings, clock, ids) as stores, AsyncExitStack() as opened:
+        catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, clock, ids)
+        history = TableHistory(catalog, stores.objects, settings.log.history_bytes_max)
+        opened.push_async_callback(history.close)
         log = Log(
             stores.metadata,
             stores.objects,
@@ -88,13 +95,14 @@ async def open_node(
             clock,
             ids,
             profile_of=profile_of or _one_profile(settings.default_profile),
+            history=history,
         )
         sweeper = Sweeper(
             stores.metadata, stores.objects, stores.segments, read_grace_ms=settings.log.wal.read_grace_ms
         )
         await log.start()
         try:
-            yield Node(stores=stores, log=log, topics=Topics(stores.metadata), sweeper=sweeper)
+            yield Node(stores=stores, catalog=catalog, log=log, topics=Topics(stores.metadata), sweeper=sweeper)
         finally:
             await log.close()
 

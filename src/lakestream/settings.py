@@ -35,6 +35,7 @@ class LogSettings:
     tail_claims_max: int = 32  # newest claims of a log kept in memory; older ones are scanned again when read
     tails_claims_max: int = 40_000  # of all logs together, some 650 bytes each: with very many logs each keeps fewer
     cache_bytes_max: int = 128 * MiB
+    history_bytes_max: int = 192 * MiB  # of batches out of the table, kept while consumers replay them
     wal: WalSettings = field(default_factory=WalSettings)
 
 

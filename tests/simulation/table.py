@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lakestream.batch import rebased
-from lakestream.data.log.log import Bounds, Slice
+from lakestream.data.table.past import Past
 from lakestream.errors import Conflict, Unavailable
 from lakestream.model import PartitionId
 from lakestream.testing.batches import make_batch
@@ -48,22 +48,31 @@ class TableOverLine:
         self._table = table
         self._line = line
 
-    async def start(self, partition: PartitionId) -> int:
+    async def start(self, partition: PartitionId) -> int | None:
         return 0
 
-    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice:
+    def start_known(self, partition: PartitionId) -> int:
+        return 0
+
+    async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
+        return None
+
+    async def newest(self, partition: PartitionId, offset: int) -> tuple[int, int] | None:
+        return None
+
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Past:
         return await self._line.cross(
             f"read {partition} {offset}", lambda: self._rows_from(partition, offset), writes=False
         )
 
-    def _rows_from(self, partition: PartitionId, offset: int) -> Slice:
+    def _rows_from(self, partition: PartitionId, offset: int) -> Past:
         part = self._table.part(partition)
         if offset >= part.next_offset:
             raise Unavailable(f"the table of {partition} ends at {part.next_offset}")
         rows = part.rows[bisect_left(part.rows, (offset, b"")) :][:10]
         batches = [(row.offset, rebased(make_batch([row.value]), row.offset)) for row in rows]
         offset_next = rows[-1].offset + 1 if len(rows) == 10 else part.next_offset
-        return Slice(batches, offset_next, Bounds(0, part.next_offset, part.next_offset))
+        return Past(batches, offset_next)
 
     async def next_offset(self, partition: PartitionId) -> int:
         return await self._line.cross(

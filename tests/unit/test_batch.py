@@ -1,9 +1,10 @@
 import struct
 
 import pytest
+from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]
 from crc32c import crc32c
 
-from lakestream.batch import RecordBatch, control_batch, is_commit, rebased, split, verify
+from lakestream.batch import RecordBatch, control_batch, gap, is_commit, rebased, split, verify
 from lakestream.errors import Corrupt, Rejected
 from lakestream.filed import as_bytes
 from lakestream.testing.batches import make_batch, records_of
@@ -172,3 +173,12 @@ def test_the_test_encoder_reads_what_it_writes() -> None:
     data = make_batch(values, keys=keys)
     assert RecordBatch.parse(data).record_count == 4
     assert records_of(data) == list(zip(range(4), keys, values, strict=True))
+
+
+def test_a_gap_is_a_batch_without_records() -> None:
+    at = as_bytes(rebased(gap(995), 5))
+    assert len(at) == 61
+    assert struct.unpack_from(">I", at, 17) == (crc32c(at[21:]),)
+    found = MemoryRecords(at).next_batch()
+    assert (found.base_offset, found.next_offset, list(found)) == (5, 1000, [])
+    assert MemoryRecords(gap(2**40)).next_batch().next_offset == 2**31

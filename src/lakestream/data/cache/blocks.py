@@ -25,6 +25,9 @@ class BlockCache(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._blocks)
 
+    def __contains__(self, key: K) -> bool:
+        return key in self._blocks
+
     def get(self, key: K) -> V | None:
         block = self._blocks.get(key)
         if block is None:
@@ -44,6 +47,11 @@ class BlockCache(Generic[K, V]):
         while self.bytes_used > self._bytes_max:
             _, (_, oldest_size) = self._blocks.popitem(last=False)
             self.bytes_used -= oldest_size
+
+    def demote(self, key: K) -> None:
+        """It has been used up: it goes before all others."""
+        if key in self._blocks:
+            self._blocks.move_to_end(key, last=False)
 
     def evict(self, key: K) -> None:
         """Drop it if it is there."""

@@ -2,6 +2,7 @@
 
     write path   append → wal/buffer → wal/writer (stored) → claimer (ordered) → answer
     read path    read → view (which claims) → wal/reader (their bytes) → rebased batches
+                 below the floor: the table (data/table/history.py), rows as batches
     trim         what is in the table leaves the chain; the sweeper takes the bytes
 
 Any number of brokers run one of these over the same stores. It keeps nothing that cannot be thrown away.
@@ -9,10 +10,11 @@ Any number of brokers run one of these over the same stores. It keeps nothing th
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from lakestream.batch import RecordBatch, rebased
+from lakestream.batch import RecordBatch, gap, rebased
 from lakestream.clock import Clock, Ids
 from lakestream.data.cache.blocks import BlockCache
 from lakestream.data.log import rules
@@ -25,6 +27,7 @@ from lakestream.data.log.struggle import Struggles
 from lakestream.data.log.times import At
 from lakestream.data.log.view import View, Views
 from lakestream.data.log.wait import Feed, Waiters
+from lakestream.data.table.past import Past
 from lakestream.data.wal.buffer import Appended, Extent, Placed
 from lakestream.data.wal.media import ObjectFrames, SegmentFrames
 from lakestream.data.wal.reader import BLOCK_OVERHEAD, Batches, Reader
@@ -37,6 +40,8 @@ from lakestream.metadata.store import MetadataStore
 from lakestream.model import PartitionId
 from lakestream.settings import LogSettings, Profile
 from lakestream.storage.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
 
 READ_TRIES: Final = 8
 TRIM_CLAIMS: Final = 1_000
@@ -60,6 +65,8 @@ class Slice(NamedTuple):
     offset_next: int
     """Where to read on; beyond the last batch where offsets are missing."""
     bounds: Bounds
+    is_decided: bool = False
+    """Out of the table, or a gap: no record of it was aborted."""
 
 
 class Pick(NamedTuple):
@@ -92,11 +99,25 @@ class Figures(NamedTuple):
 
 
 class History(Protocol):
-    """The records that have left the chain, as the table has them."""
+    """The records that have left the chain, as the table has them. Corrupt, Unavailable: it cannot be read (now)."""
 
-    async def start(self, partition: PartitionId) -> int: ...
+    async def start(self, partition: PartitionId) -> int | None:
+        """The first offset of the table; None: it has none of this log."""
+        ...
 
-    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice: ...
+    def start_known(self, partition: PartitionId) -> int:
+        """The same at the least, without a look."""
+        ...
+
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Past: ...
+
+    async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
+        """Time and offset of the first record from `offset` on that is not older."""
+        ...
+
+    async def newest(self, partition: PartitionId, offset: int) -> tuple[int, int] | None:
+        """Time and offset of the record with the newest time, from `offset` on."""
+        ...
 
 
 class Log:
@@ -225,30 +246,37 @@ class Log:
             await self._views.look_at_start(view)
         if offset >= view.offset_end:
             await self._look_at_end(view, offset)
+        at = offset
         for _ in range(READ_TRIES):
             if offset < view.start:
                 raise OutOfRange(f"offset {offset} of log {partition} lies before its start {view.start}")
-            if offset < view.floor:
-                return await self._read_history(view, offset, bytes_max)
-            if offset >= view.offset_end:
-                return Slice([], offset, await self._bounds(view))
-            claims = await self._views.claims_from(view, offset)
-            picks = _picks(claims, offset, bytes_max)
-            if picks and (found := await self._slice_of(view, picks)) is not None:
-                return found
-            if claims and not picks:  # only claims that came too late: a gap
-                return await self.read(partition, claims[-1].claim.offset_end, bytes_max)
+            if at < view.floor:
+                past = await self._read_history(view, at, bytes_max)
+                if past.offset_next >= view.offset_end:  # this view may be older than the table
+                    await self._views.refresh(view)
+                if past.batches:
+                    return Slice(past.batches, past.offset_next, self._seen(view), is_decided=True)
+                at = past.offset_next  # there are no rows up to there
+            elif at >= view.offset_end:
+                return await self._nothing(view, offset, at)
+            else:
+                claims = await self._views.claims_from(view, at)
+                picks = _picks(claims, at, bytes_max)
+                if picks and (found := await self._slice_of(view, picks)) is not None:
+                    return found
+                if claims and not picks:  # only claims that came too late: a gap
+                    return await self.read(partition, claims[-1].claim.offset_end, bytes_max)
         raise Unavailable(f"log {partition} moved under {READ_TRIES} readings at offset {offset}; try again")
 
     def glance(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice | None:
         """What `read` would find, if that is in memory; None: only `read` can tell. Nothing at the end means that there
         was nothing a moment ago."""
         view = self._views.known(partition)
-        if view is None or view.start_seen != self._views.doubts or self._history is not None:
+        if view is None or view.start_seen != self._views.doubts:
             return None
         if not max(view.start, view.floor) <= offset <= view.offset_end:
             return None
-        bounds = Bounds(max(view.start, view.floor), view.offset_end, view.fold.last_stable_offset)
+        bounds = self._seen(view)
         if offset == view.offset_end:
             recent = asyncio.get_running_loop().time() - view.looked_s <= GLANCE_MS / 1000
             return Slice([], offset, bounds) if recent else None
@@ -291,9 +319,7 @@ class Log:
     def start_known(self, partition: PartitionId) -> int:
         """Where the log starts at the least: what this broker knows without a look at the store."""
         view = self._views.known(partition)
-        if view is None:
-            return 0
-        return max(view.start, view.floor) if self._history is None else view.start
+        return 0 if view is None else self._seen(view).start
 
     async def bounds(self, partition: PartitionId) -> Bounds:
         """Where the log starts and ends, as the store has it now."""
@@ -302,7 +328,7 @@ class Log:
         await self._views.refresh(view)
         if view.start > view.offset_end:  # the end was told by a node that no longer leads
             await self._views.refresh(view, confirmed=True)
-        return await self._bounds(view)
+        return self._seen(view)._replace(start=await self._start(view))
 
     def aborted(self, partition: PartitionId, offset_start: int, offset_end: int) -> list[Aborted]:
         """Aborted transactions with records in `[offset_start, offset_end)`, for readers of committed records, as they
@@ -315,12 +341,31 @@ class Log:
     async def first_at(self, partition: PartitionId, timestamp: int) -> At | None:
         """The first record that is not older than `timestamp`."""
         bounds = await self.bounds(partition)
-        return await self._search.first_at(await self._views.get(partition), bounds.start, timestamp)
+        view = await self._views.get(partition)
+        for _ in range(READ_TRIES):
+            floor = view.floor
+            if self._history is not None and bounds.start < floor:
+                found = await self._history.first_at(partition, bounds.start, timestamp)
+                if found is not None:
+                    return At(*found)
+            at = await self._search.first_at(view, max(bounds.start, floor), timestamp)
+            if view.floor == floor:  # or what was between the two may have been passed over
+                return at
+        raise Unavailable(f"log {partition} moved under {READ_TRIES} searches by time; try again")
 
     async def newest_time(self, partition: PartitionId) -> At | None:
         """The record with the newest timestamp of all."""
         bounds = await self.bounds(partition)
-        return await self._search.newest(await self._views.get(partition), bounds.start)
+        view = await self._views.get(partition)
+        for _ in range(READ_TRIES):
+            floor = view.floor
+            past = None
+            if self._history is not None and bounds.start < floor:
+                past = await self._history.newest(partition, bounds.start)
+            at = await self._search.newest(view, max(bounds.start, floor))
+            if view.floor == floor:
+                return at if past is None or (at is not None and at.timestamp > past[0]) else At(*past)
+        raise Unavailable(f"log {partition} moved under {READ_TRIES} searches by time; try again")
 
     async def size(self, partition: PartitionId) -> int:
         """How many bytes the log has, from its start on, that are not in the table yet."""
@@ -354,7 +399,9 @@ class Log:
             if len(first) == len(picks):
                 raise
             return await self._slice_of(view, first)  # what lies before the damage is still served
-        return None if found is None else _slice(picks, found, await self._bounds(view))
+        if found is None or picks[0].claim.offset_start < view.floor:
+            return None  # they have left meanwhile, and with them what is known of aborted ones among them
+        return _slice(picks, found, self._seen(view))
 
     async def _bytes_of(self, view: View, picks: list[Pick]) -> dict[str, Batches] | None:
         """The batches of each claim, by its id. None: they have left for the table meanwhile, and the view knows."""
@@ -367,14 +414,34 @@ class Log:
                 raise Corrupt(f"log {view.partition}: {error}; restore it from a backup") from error
             return None
 
-    async def _read_history(self, view: View, offset: int, bytes_max: int) -> Slice:
+    async def _read_history(self, view: View, offset: int, bytes_max: int) -> Past:
         if self._history is None or offset < 0:
             raise OutOfRange(f"offset {offset} of log {view.partition} lies before its start {view.floor}")
         return await self._history.read(view.partition, offset, bytes_max)
 
-    async def _bounds(self, view: View) -> Bounds:
-        start = view.floor if self._history is None else await self._history.start(view.partition)
+    async def _nothing(self, view: View, offset: int, at: int) -> Slice:
+        """At the end there is nothing. Where only offsets without records lie before it, a batch without records says
+        so, or a consumer would wait before them for ever."""
+        if at == offset:
+            return Slice([], offset, self._seen(view))
+        pieces = rebased(gap(at - offset), offset)
+        return Slice([(offset, pieces)], at, self._seen(view), is_decided=True)
+
+    def _seen(self, view: View) -> Bounds:
+        """As far as it is known without a look: it starts there at the least."""
+        start = view.floor if self._history is None else min(view.floor, self._history.start_known(view.partition))
         return Bounds(max(start, view.start), view.offset_end, view.fold.last_stable_offset)
+
+    async def _start(self, view: View) -> int:
+        """Where the log starts: what was deleted, and what the table does not have, lies before it."""
+        if self._history is None or view.start >= view.floor:
+            return max(view.start, view.floor)
+        try:
+            first = await self._history.start(view.partition)
+        except Corrupt as error:  # who reads there is told; the log's end is known nevertheless
+            log.warning("log.history_unknown partition=%s error=%s", view.partition, error)
+            return self._seen(view).start
+        return max(view.start, view.floor if first is None else min(first, view.floor))
 
     # ── delete ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

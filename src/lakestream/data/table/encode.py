@@ -85,23 +85,6 @@ def encode(
     return encoded
 
 
-def gap(offset: int, covers_to: int) -> Encoded:
-    """A batch without records, as Kafka leaves one where all were compacted away: a consumer goes on behind it.
-
-    Only for answers that have nothing else: librdkafka takes one without any record for a sign that it asks for too few
-    bytes, and after some ten in a row complains of a message too large. Rows behind a gap, or before it, do without.
-    """
-    last = min(covers_to - 1, offset + _DELTA_MAX)
-    assert last >= offset >= 0, f"no gap from {offset} to {covers_to}"
-    data = bytearray(_EMPTY.pack(offset, HEADER_SIZE - LENGTH_END, 0, 2, 0, 0, last - offset, -1, -1, -1, -1, -1, 0))
-    encoded = Encoded(data, *(np.array([number], np.int64) for number in (offset, last, 0, HEADER_SIZE)))
-    _put_checksums(encoded)
-    return encoded
-
-
-_EMPTY = struct.Struct(">qiibIhiqqqhii")
-
-
 def _planned(rows: Rows, bytes_max: int, name: str) -> _Plan:
     record_sizes, firsts, sizes = (np.empty(len(rows) + 1, np.int64) for _ in range(3))
     problem, row, count = plan(

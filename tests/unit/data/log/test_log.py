@@ -23,7 +23,8 @@ from tests.unit.data.brokers import (
 from lakestream.batch import RecordBatch, control_batch
 from lakestream.data.log import rules
 from lakestream.data.log.fold import Aborted
-from lakestream.data.log.log import Bounds, Log, Slice
+from lakestream.data.log.log import Log
+from lakestream.data.table.past import Past
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import (
     Corrupt,
@@ -1019,11 +1020,20 @@ async def test_kill_leaves_nothing_behind(world: World, profile: Profile, caplog
 class Table:
     """Takes the table's place: has everything below some offset."""
 
-    async def start(self, partition: PartitionId) -> int:
+    async def start(self, partition: PartitionId) -> int | None:
         return 1
 
-    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice:
-        return Slice([(offset, [plain("from the table").data])], offset + 1, Bounds(1, 99, 99))
+    def start_known(self, partition: PartitionId) -> int:
+        return 0
+
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Past:
+        return Past([(offset, [plain("from the table").data])], offset + 1)
+
+    async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
+        return None
+
+    async def newest(self, partition: PartitionId, offset: int) -> tuple[int, int] | None:
+        return None
 
 
 async def test_what_has_left_the_chain_is_read_from_the_table(world: World) -> None:

@@ -10,7 +10,7 @@ from tests.unit.data.table.plain import HEAD, LONG_MAX, LONG_MIN, Record, batch_
 from lakestream.batch import RecordBatch, split, verify
 from lakestream.data.table.arrow import SCHEMA
 from lakestream.data.table.decode import decode
-from lakestream.data.table.encode import encode, gap
+from lakestream.data.table.encode import encode
 from lakestream.data.table.heads import Source
 from lakestream.errors import Corrupt
 from lakestream.model import KiB
@@ -94,14 +94,6 @@ def test_only_the_last_batch_covers_the_gap() -> None:
     encoded = encode(table_of(record(1), record(5)), bytes_max=1, covers_to=20)
     assert encoded.base_offsets.tolist() == [1, 5]
     assert encoded.last_offsets.tolist() == [1, 19]
-
-
-def test_a_gap_without_any_row_is_an_empty_batch() -> None:
-    empty = gap(5, 1000)
-    assert list(read_batches(bytes(empty.data))) == [[]]
-    batch = MemoryRecords(bytes(empty.data)).next_batch()
-    assert (batch.base_offset, batch.next_offset, list(batch)) == (5, 1000, [])
-    assert gap(5, 2**40).last_offsets.tolist() == [5 + 2**31 - 1]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

@@ -184,12 +184,17 @@ def _answered(wanted: Wanted, found: Slice, call: Call, services: Services) -> F
     batches, aborted = found.batches, None
     if call.body.isolation_level == READ_COMMITTED:
         batches = [batch for batch in batches if batch[0] < found.bounds.stable]
-        aborted = services.log.aborted(wanted.partition, wanted.offset, found.offset_next)
+        aborted = [] if found.is_decided else services.log.aborted(wanted.partition, _first(found), found.offset_next)
     if call.version < ZSTD_FROM_VERSION and any(_codec(buffers) == ZSTD for _, buffers in batches):
         raise KafkaError(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs fetch version {ZSTD_FROM_VERSION} or newer")
     records = [buffer for _, buffers in batches for buffer in buffers]
     size = sum(map(len, records))
     return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted)
+
+
+def _first(found: Slice) -> int:
+    """What lies before the first batch is not in the answer: the table did not have it."""
+    return found.batches[0][0] if found.batches else found.offset_next
 
 
 def _codec(pieces: list[Piece]) -> int:

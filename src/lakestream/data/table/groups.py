@@ -1,0 +1,203 @@
+"""Row groups of Parquet files as rows in our layout: what encode.py takes.
+
+Before: footers.py.  After: encode.py.  Only our own columns are read; what engines have renamed, moved or added is
+found, or passed over, by field id. Blocks: runs in threads, mostly without Python's lock.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, STREAM, VALUE
+from lakestream.data.table.arrow import SCHEMA, STREAM_TYPE
+from lakestream.data.table.compiled import Longs
+from lakestream.data.table.footers import BAD_PARQUET, Footer, RowGroup
+from lakestream.data.table.located import numbers
+from lakestream.errors import Corrupt
+from lakestream.model import Buffer, Span
+
+VALUE_ID, STREAM_ID = COLUMNS[0].field_id, COLUMNS[1].field_id
+_IDS: Final = {field.name: field.field_id for field in COLUMNS[1].fields}
+_TIME_IDS: Final = (OFFSET_ID, _IDS["timestamp"], _IDS["timestamp_ms"])
+_RECORD_IDS: Final = (VALUE_ID, *_TIME_IDS, _IDS["timestamp_type"], _IDS["key"], _IDS["headers"])
+_NEEDED: Final = (STREAM_ID, OFFSET_ID, PARTITION_ID)
+BATCH_ROWS: Final = 65_536
+
+
+class Part(NamedTuple):
+    """One row group, and which of its rows count."""
+
+    footer: Footer
+    group: RowGroup
+    partition: int | None
+    """None: all its rows are of the one that is asked for."""
+    deleted: Longs | None
+    """Rows of the file, by their place in it, ascending."""
+
+
+def record_columns(part: Part) -> dict[int, tuple[str, ...]]:
+    """What makes rows records."""
+    return _columns(part, _RECORD_IDS)
+
+
+def time_columns(part: Part) -> dict[int, tuple[str, ...]]:
+    return _columns(part, _TIME_IDS)
+
+
+def _columns(part: Part, ids: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
+    paths = part.footer.paths
+    if missing := [field_id for field_id in _NEEDED if field_id not in paths]:
+        raise Corrupt(f"{part.footer.location} has no column of field id {missing[0]}: its rows are no records")
+    wanted = ids if part.partition is None else (*ids, PARTITION_ID)
+    return {field_id: paths[field_id] for field_id in wanted if field_id in paths}
+
+
+class Fetched(io.RawIOBase):
+    """A file of which some parts are there: what Parquet is read from."""
+
+    def __init__(self, size: int, spans: Sequence[Span], parts: Sequence[Buffer]) -> None:
+        self._size = size
+        self._parts = [(span, memoryview(part)) for span, part in zip(spans, parts, strict=True)]
+        self._at = 0
+
+    def seek(self, to: int, whence: int = io.SEEK_SET) -> int:
+        self._at = to + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> Any:
+        """Without a copy."""
+        start = self._at
+        for span, part in self._parts:
+            if span.start <= start < span.end:
+                found = part[start - span.start :][: size if size >= 0 else None]
+                self._at += len(found)
+                return found
+        if not size or start >= self._size:
+            return b""
+        raise ValueError(f"its column chunks are not where its footer says: byte {start} is none of theirs")
+
+
+def read_rows(
+    part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], parts: Sequence[Buffer], window: Span
+) -> list[Any]:
+    """Record batches in our layout, of the rows with offsets in the window. Corrupt: it names the file."""
+    try:
+        file = pq.ParquetFile(
+            pa.PythonFile(Fetched(part.footer.file_size, spans, parts), mode="r"),
+            metadata=part.footer.metadata,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+        names = [".".join(path) for path in columns.values()]
+        at = part.group.row_start
+        found: list[Any] = []
+        for batch in file.iter_batches(BATCH_ROWS, [part.group.number], names, use_threads=False):
+            rows = _laid_out(batch, part.footer)
+            found += _kept(rows, part, _deleted_in(part.deleted, at, at + len(batch)), window)
+            at += len(batch)
+    except BAD_PARQUET as error:
+        raise Corrupt(f"{part.footer.location} is damaged ({error}); restore it from a backup") from error
+    if at != part.group.row_start + part.group.rows:
+        raise Corrupt(f"{part.footer.location} has fewer rows than its footer says; restore it from a backup")
+    return found
+
+
+def _deleted_in(deleted: Longs | None, start: int, end: int) -> Longs | None:
+    if deleted is None:
+        return None
+    first, last = np.searchsorted(deleted, (start, end))
+    return deleted[first:last] - start if last > first else None
+
+
+def _kept(rows: Any, part: Part, deleted: Longs | None, window: Span) -> Iterator[Any]:
+    """The rows that count, without a copy where all do."""
+    offsets = numbers(rows.column(STREAM).field("offset"), -1)
+    keep: NDArray[np.bool_] = (offsets >= window.start) & (offsets < window.end)
+    if part.partition is not None:
+        keep &= numbers(rows.column(STREAM).field("partition"), -1) == part.partition
+    if deleted is not None:
+        keep[deleted] = False
+    if keep.all():
+        yield rows
+    elif keep.any():
+        yield rows.take(pa.array(np.flatnonzero(keep)))
+
+
+def sorted_rows(batches: list[Any]) -> Any:
+    """A table by ascending offset."""
+    table = pa.Table.from_batches(batches)
+    offsets = offsets_of(table)
+    if len(offsets) > 1 and (np.diff(offsets) <= 0).any():
+        table = table.take(pa.array(np.argsort(offsets, kind="stable")))
+    return table
+
+
+def offsets_of(table: Any) -> Longs:
+    chunks = [numbers(chunk.field("offset"), -1) for chunk in table.column(STREAM).chunks]
+    return np.concatenate([np.empty(0, np.int64), *chunks])
+
+
+def times_of(batch: Any) -> tuple[Longs, Longs]:
+    """Offsets and milliseconds. Of a row without a time: below all others."""
+    stream = batch.column(STREAM)
+    times = stream.field("timestamp")
+    found = numbers(times.cast(pa.timestamp("us", tz="UTC")), 0) // 1000
+    if times.null_count:
+        null = np.asarray(times.is_null())
+        found[null] = numbers(stream.field("timestamp_ms"), -(2**63))[null]
+    return numbers(stream.field("offset"), -1), found
+
+
+def _laid_out(batch: Any, footer: Footer) -> Any:
+    """The same rows with our names for things, in our order; what the file does not have is null."""
+    paths = footer.paths
+    stream = batch.column(paths[STREAM_ID][0])
+    if stream.null_count:
+        raise Corrupt(f"{footer.location} has rows without {STREAM}: they were written by other hands")
+    fields = [_child(stream, field, paths.get(_IDS[field.name]), paths) for field in STREAM_TYPE]
+    made = pa.StructArray.from_arrays(fields, names=[field.name for field in STREAM_TYPE])
+    value = paths.get(VALUE_ID, ("",))[0]
+    has_value = value in batch.schema.names  # it may not have been asked for
+    values = batch.column(value) if has_value else pa.nulls(len(batch), SCHEMA.field(VALUE).type)
+    return pa.RecordBatch.from_arrays([values, made], names=[VALUE, STREAM])
+
+
+def _child(stream: Any, field: Any, path: tuple[str, ...] | None, paths: Mapping[int, tuple[str, ...]]) -> Any:
+    if path is None or stream.type.get_field_index(path[-1]) < 0:
+        return pa.nulls(len(stream), field.type)
+    found = stream.field(path[-1])
+    return _headers(found, paths) if field.name == "headers" else found
+
+
+def _headers(lists: Any, paths: Mapping[int, tuple[str, ...]]) -> Any:
+    """With our names for the parts of a header."""
+    column = next(field for field in COLUMNS[1].fields if field.name == "headers")
+    kind = lists.type
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return lists  # said to be wrong by rows.py
+    entries = lists.values
+    names = {part.name: paths.get(part.field_id, ("",))[-1] for part in column.fields}
+    if all(ours == theirs for ours, theirs in names.items()):
+        return lists
+    parts = [
+        entries.field(theirs) if kind.value_type.get_field_index(theirs) >= 0 else pa.nulls(len(entries), pa.binary())
+        for theirs in names.values()
+    ]
+    renamed = pa.StructArray.from_arrays(parts, names=list(names))
+    valid = lists.is_valid() if lists.null_count else None
+    mask = pa.array(~np.asarray(valid)) if valid is not None else None
+    return pa.ListArray.from_arrays(lists.offsets, renamed, mask=mask)
