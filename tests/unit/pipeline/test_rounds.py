@@ -1,0 +1,274 @@
+"""Records become rows, once, whatever goes wrong on the way, and what is in the table leaves the log."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from tests.unit.data.brokers import NOW, World, plain
+from tests.unit.pipeline.driving import Driving
+
+from lakestream.catalog.errors import CommitUnknown
+from lakestream.catalog.names import TableName
+from lakestream.catalog.next_offsets import NEXT_OFFSETS
+from lakestream.catalog.updates import RemoveProperties, SetProperties
+from lakestream.data.log.log import Log
+from lakestream.model import PartitionId
+from lakestream.pipeline import rounds as rounds_module
+from lakestream.pipeline.plan import PlanSettings
+from lakestream.pipeline.tasks import Outcome, Stuck
+
+Rows = list[tuple[int, bytes | None]]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.close()
+
+
+async def fill(log: Log, partition: PartitionId, start: int, end: int) -> None:
+    for offset in range(start, end):
+        await log.append(partition, plain(f"value {offset}"))
+
+
+def rows(start: int, end: int) -> Rows:
+    return [(offset, f"value {offset}".encode()) for offset in range(start, end)]
+
+
+async def test_what_is_in_the_log_is_in_the_table(world: World) -> None:
+    one, two = await world.topic(2)
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, one, 0, 5)
+    await fill(log, two, 0, 3)
+    done = await driving.rounds.run()
+    assert (done.moves, done.records, done.tables, done.left, done.stuck) == (2, 8, 1, False, [])
+    assert await driving.rows(one) == rows(0, 5)
+    assert await driving.rows(two) == rows(0, 3)
+    assert (await driving.catalog.load(TableName(("default",), "t"))).topic_id == one.topic_id
+
+
+async def test_what_is_in_the_table_leaves_the_log(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 5)
+    await driving.rounds.run()
+    assert await world.claims.table_end(partition) == 5
+    assert await world.claims.floor(partition) == 5
+    world.clock.ms += 60_000
+    await driving.rounds.run()
+    world.clock.ms += 60_000
+    await driving.rounds.run()
+    assert await world.names() == []
+
+
+async def test_rounds_go_on_where_the_last_one_ended(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    for start in range(0, 30, 10):
+        await fill(log, partition, start, start + 10)
+        driving.changed.look_again([partition])
+        assert (await driving.rounds.run()).records == 10
+    assert (await driving.rounds.run()).moves == 0
+    assert await driving.rows(partition) == rows(0, 30)
+
+
+async def test_a_large_backlog_takes_several_moves_and_rounds(world: World) -> None:
+    (partition,) = await world.topic()
+    log = await world.broker()
+    driving = await Driving.start(world, PlanSettings(move_bytes_max=300, round_bytes_max=900))
+    await fill(log, partition, 0, 40)
+    total = 0
+    while (done := await driving.rounds.run()).moves:
+        total += done.records
+        assert done.left == (total < 40)
+    assert await driving.rows(partition) == rows(0, 40)
+
+
+async def test_two_drivers_move_everything_once(world: World) -> None:
+    partitions = await world.topic(3)
+    log, one, two = await world.broker(), await Driving.start(world), await Driving.start(world)
+    for start in range(0, 20, 5):
+        for partition in partitions:
+            await fill(log, partition, start, start + 5)
+        for driving in (one, two):
+            driving.changed.look_again(partitions)
+        await asyncio.gather(one.rounds.run(), two.rounds.run())
+    for partition in partitions:
+        await one.rounds.run()
+        assert await one.rows(partition) == rows(0, 20)
+    assert len(one.job.runs) + len(two.job.runs) > 4  # they did meet
+
+
+async def test_files_of_a_commit_that_was_refused_are_removed(world: World) -> None:
+    (partition,) = await world.topic()
+    log, one, two = await world.broker(), await Driving.start(world), await Driving.start(world)
+    await fill(log, partition, 0, 5)
+
+    async def overtaken(outcomes: list[Outcome]) -> list[Outcome]:
+        await two.rounds.run()
+        return outcomes
+
+    one.job.instead.append(overtaken)
+    assert (await one.rounds.run()).moves == 0
+    assert await one.rows(partition) == rows(0, 5)
+    files = [info.key async for page in world.objects.walk("tables/") for info in page if info.key.endswith(".parquet")]
+    assert len(files) == 1
+
+
+async def test_a_foreign_commit_in_between_does_not_matter(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 2)
+    await driving.rounds.run()
+    await driving.catalog.commit(partition.topic_id, [], [SetProperties({"owner": "somebody"})])
+    await fill(log, partition, 2, 4)
+    driving.changed.look_again([partition])
+    assert (await driving.rounds.run()).records == 2
+    assert await driving.rows(partition) == rows(0, 4)
+
+
+async def test_who_dies_after_the_commit_is_followed_up(world: World) -> None:
+    (partition,) = await world.topic()
+    log, dead = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 5)
+
+    async def no_trim() -> None:
+        raise asyncio.CancelledError
+
+    dead.rounds._trim = no_trim  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await dead.rounds.run()
+    assert await world.claims.table_end(partition) == 0
+    driving = await Driving.start(world)
+    assert (await driving.rounds.run()).moves == 0
+    assert await world.claims.table_end(partition) == 5
+    assert await driving.rows(partition) == rows(0, 5)
+
+
+async def test_a_commit_whose_outcome_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took effect all the same: nothing is moved twice, nothing that is in the table is removed."""
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 5)
+    real = rounds_module.append
+
+    async def append(*arguments: object) -> object:
+        await real(*arguments)  # type: ignore[arg-type]
+        raise CommitUnknown("no answer")
+
+    monkeypatch.setattr(rounds_module, "append", append)
+    await driving.rounds.run()
+    monkeypatch.undo()
+    await driving.rounds.run()
+    assert await driving.rows(partition) == rows(0, 5)
+    assert await world.claims.table_end(partition) == 5
+
+
+async def test_a_stuck_topic_stops_alone_says_why_and_goes_on(world: World) -> None:
+    (bad,), (good,) = await world.topic(name="bad"), await world.topic(name="good")
+    log, driving = await world.broker(), await Driving.start(world)
+    for partition in (bad, good):
+        await fill(log, partition, 0, 3)
+
+    async def damaged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return [Stuck(one.move, "a batch is damaged", False) if one.move.partition == bad else one for one in outcomes]
+
+    driving.job.instead.append(damaged)
+    done = await driving.rounds.run()
+    assert done.stuck == ["bad: partition 0, offsets 0 to 3: a batch is damaged"]
+    assert await driving.rows(good) == rows(0, 3)
+    assert (await driving.rounds.run()).moves == 0  # it rests
+    world.clock.ms += 60_000
+    done = await driving.rounds.run()
+    assert (done.records, done.stuck) == (3, [])
+    assert await driving.rows(bad) == rows(0, 3)
+
+
+async def test_what_follows_a_move_that_failed_is_not_committed(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world, PlanSettings(move_bytes_max=150))
+    await fill(log, partition, 0, 6)
+
+    async def second_fails(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        assert len(outcomes) > 2
+        return [Stuck(one.move, "no answer", True) if place == 1 else one for place, one in enumerate(outcomes)]
+
+    driving.job.instead.append(second_fails)
+    await driving.rounds.run()
+    assert len(await driving.rows(partition)) < 6
+    await driving.rounds.run()
+    assert await driving.rows(partition) == rows(0, 6)
+
+
+async def test_deleted_records_do_not_hold_up_a_stuck_topic(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 4)
+
+    async def damaged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return [Stuck(one.move, "a batch is damaged", False) for one in outcomes]
+
+    driving.job.instead.append(damaged)
+    await driving.rounds.run()
+    await log.delete_before(partition, 2)
+    world.clock.ms += 60_000
+    await driving.rounds.run()
+    assert await driving.rows(partition) == rows(2, 4)
+
+
+async def test_a_table_that_was_dropped_is_not_begun_anew(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+    await driving.rounds.run()
+    await driving.catalog.drop(partition.topic_id)
+    await fill(log, partition, 3, 5)
+    again = await Driving.start(world)
+    done = await again.rounds.run()
+    assert done.moves == 0
+    assert "was dropped" in done.stuck[0]
+
+
+async def test_a_table_whose_offsets_are_gone_is_not_guessed(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+    await driving.rounds.run()
+    await driving.catalog.commit(partition.topic_id, [], [SetProperties({NEXT_OFFSETS: "nonsense"})])
+    await fill(log, partition, 3, 5)
+    again = await Driving.start(world)
+    done = await again.rounds.run()
+    assert done.moves == 0
+    assert NEXT_OFFSETS in done.stuck[0]
+    await driving.catalog.commit(partition.topic_id, [], [RemoveProperties([NEXT_OFFSETS])])  # the summary has it
+    world.clock.ms += 60_000
+    assert (await again.rounds.run()).records == 2
+    assert await driving.rows(partition) == rows(0, 5)
+
+
+async def test_a_deleted_topic_is_forgotten(world: World) -> None:
+    (partition,) = await world.topic(name="t")
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+    await driving.rounds.run()
+    await world.topics.delete("t")
+    driving.changed.look_again([partition])
+    done = await driving.rounds.run()
+    assert (done.moves, done.stuck) == (0, [])
+
+
+async def test_lag_is_told(world: World) -> None:
+    (partition,) = await world.topic(name="t")
+    log, driving = await world.broker(), await Driving.start(world, PlanSettings(quiet_topics=1, quiet_bytes_max=0))
+    await fill(log, partition, 0, 3)
+
+    async def fails(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return [Stuck(one.move, "no answer", True) for one in outcomes]
+
+    driving.job.instead.append(fails)
+    await driving.rounds.run()
+    standing = driving.rounds.named_standings()["t"]
+    assert (standing.lag_records, standing.oldest_ms) == (3, NOW)
+    await driving.rounds.run()
+    assert (standing.lag_records, standing.oldest_ms, standing.records) == (0, 0, 3)
