@@ -7,6 +7,7 @@ import pytest
 from tests.unit.data.brokers import NOW, World, plain
 from tests.unit.pipeline.driving import Driving
 
+from lakestream.catalog.append import append as append_ranges
 from lakestream.catalog.errors import CommitUnknown
 from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import NEXT_OFFSETS
@@ -151,7 +152,7 @@ async def test_a_commit_whose_outcome_is_not_known(world: World, monkeypatch: py
     (partition,) = await world.topic()
     log, driving = await world.broker(), await Driving.start(world)
     await fill(log, partition, 0, 5)
-    real = rounds_module.append
+    real = append_ranges
 
     async def append(*arguments: object) -> object:
         await real(*arguments)  # type: ignore[arg-type]
