@@ -15,7 +15,7 @@ from tests.compat import report
 from tests.compat.judge import Judged, unlisted
 from tests.compat.lists import SUITES, Expected, expected
 from tests.compat.model import Case
-from tests.compat.run import cluster, run, tests_in_suite
+from tests.compat.run import all_tests, cluster, run
 
 from lakestream.testing.brokers import OXIA_AND_S3, SQLITE_AND_DISK
 
@@ -36,7 +36,7 @@ def main() -> int:
                 for one in run(cases, lists, where, patience=options.patience, jobs=options.jobs):
                     print(report.line(one), flush=True)
                     judged.append(one)
-                judged += unlisted(tests_in_suite(lists.suite), lists)
+                judged += unlisted(all_tests(lists.suite), lists)
     print(f"\n{report.summary(judged)}")
     return int(any(one.verdict.is_bad for one in judged))
 

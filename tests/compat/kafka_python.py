@@ -23,7 +23,7 @@ RUN_S_MAX: Final = 1800
 FOLDER: Final = "test/integration/"
 
 
-def tests_in_suite() -> list[str]:
+def all_tests() -> list[str]:
     said = _pytest(["--collect-only", "-q", FOLDER], {}).stdout
     return [line.removeprefix(FOLDER) for line in said.splitlines() if "::" in line and line.startswith(FOLDER)]
 

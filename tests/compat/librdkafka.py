@@ -21,7 +21,7 @@ SUITE: Final = "librdkafka"
 PROGRAM: Final = "librdkafka-suite"
 KAFKA_VERSION: Final = "4.2.0"
 """What tests take our broker for. The highest that they ask about."""
-EMPTY_BELOW_S: Final = 0.005
+EMPTY_BELOW_S: Final = 0.001
 """Nothing that talks to a broker is faster."""
 PROCESS_S_MAX: Final = 400.0
 SCRIPTS: Final = {
@@ -62,7 +62,7 @@ def chosen(case: Case) -> Chosen:
     return Chosen(test, subtest, MODES[mode])
 
 
-def tests_in_suite() -> list[str]:
+def all_tests() -> list[str]:
     """All that talk to a broker: no local ones, no own stand-ins for brokers, none given up or started by hand."""
     source = (Path(program(PROGRAM)).resolve().parent / "test.c").read_text()
     table = source.partition("struct test tests[]")[2].partition("\n};")[0]

@@ -73,5 +73,5 @@ def _at_once(jobs: int, run_one: Callable[[Case], Outcome], cases: Sequence[Case
             pool.shutdown(cancel_futures=True)
 
 
-def tests_in_suite(suite: str) -> list[str]:
-    return librdkafka.tests_in_suite() if suite == librdkafka.SUITE else kafka_python.tests_in_suite()
+def all_tests(suite: str) -> list[str]:
+    return librdkafka.all_tests() if suite == librdkafka.SUITE else kafka_python.all_tests()

@@ -10,7 +10,7 @@ from tests.compat import report
 from tests.compat.judge import unlisted
 from tests.compat.lists import SUITES, expected
 from tests.compat.model import Cluster
-from tests.compat.run import cluster, run, tests_in_suite
+from tests.compat.run import all_tests, cluster, run
 
 from lakestream.errors import Misconfigured
 
@@ -27,7 +27,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def suite(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     try:
-        tests_in_suite(name)
+        all_tests(name)
     except Misconfigured as error:
         pytest.skip(str(error))
     return name
@@ -42,7 +42,7 @@ def test_the_subset_passes(suite: str, brokers: Cluster) -> None:
 
 
 def test_every_test_of_the_suite_is_in_a_list(suite: str) -> None:
-    assert [report.line(one) for one in unlisted(tests_in_suite(suite), expected(suite))] == []
+    assert [report.line(one) for one in unlisted(all_tests(suite), expected(suite))] == []
 
 
 def test_the_page_is_written_from_the_lists() -> None:
