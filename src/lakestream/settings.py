@@ -55,6 +55,9 @@ class Settings:
     zone: str = ""
     default_partitions: int = 4
     auto_create_topics: bool = True  # when a client names one that is not there, as Kafka does
+    pipeline: bool = True  # `serve` has one beside it, which moves the logs into tables
+    interval_ms: int = 5_000  # between rounds of the pipeline
+    master: str = "local[*]"  # the Spark that it runs on: this machine, or spark://host:7077, yarn, k8s://…
     log: LogSettings = field(default_factory=LogSettings)
 
     @property

@@ -30,6 +30,7 @@ class Server:
         self.http = http or f"127.0.0.1:{free_port()}"
         self._out = folder / f"serve-{time.monotonic_ns()}.log"
         own = ["--data-dir", str(folder / "data"), "--kafka", f"127.0.0.1:{self.kafka}", "--http", self.http]
+        own += ["--pipeline", "no"]  # but for the tests that are about it
         with self._out.open("wb") as out:
             self.process = subprocess.Popen(
                 [*COMMAND, "serve", *own, *flags], stdout=out, stderr=out, env=environment(), start_new_session=True

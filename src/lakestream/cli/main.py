@@ -23,8 +23,9 @@ class Command(NamedTuple):
 
 
 COMMANDS: Mapping[str, Command] = {
-    "serve": Command("everything in one: brokers and HTTP", "serve:configure"),
-    "broker": Command("brokers and HTTP only", "serve:configure"),
+    "serve": Command("everything in one: brokers, HTTP and the pipeline", "serve:configure"),
+    "broker": Command("brokers and HTTP only", "serve:configure_broker"),
+    "pipeline": Command("move the logs into tables, on Spark", "pipeline:configure"),
     "topic": Command(
         "make, look at and change topics",
         words={

@@ -6,6 +6,7 @@ One table drives all three: `--data-dir`, `LAKESTREAM_DATA_DIR` and the key `dat
 import argparse
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from lakestream.settings import Profile, Settings
 
 ENVIRONMENT_PREFIX = "LAKESTREAM_"
 WORKERS_MAX = 256
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000}
 NOT_SETTINGS = frozenset({"LAKESTREAM_CONFIG", "LAKESTREAM_CACHE"})
 
 
@@ -24,6 +26,8 @@ class Option(NamedTuple):
     metavar: str
     help: str
     read: Callable[[str], Any]
+    setting: str = ""
+    """What it is called in `Settings`, where that is another name: there it says its unit."""
 
     @property
     def flag(self) -> str:
@@ -51,6 +55,13 @@ def _workers(text: str) -> int:
     if (count := _count(text)) > WORKERS_MAX:
         raise ValueError(f"{count} are more than {WORKERS_MAX}: give as many as there are cores")
     return count
+
+
+def _milliseconds(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|m)?", text)
+    if found is None or not (wanted := round(float(found[1]) * _UNITS_MS[found[2] or "s"])):
+        raise ValueError(f"{text!r} is no time: write it as 5s, 500ms or 1m")
+    return wanted
 
 
 def _yes_or_no(text: str) -> bool:
@@ -84,6 +95,18 @@ BROKER_OPTIONS = (
     ),
 )
 
+PIPELINE_OPTIONS = (
+    *STORE_OPTIONS,
+    Option("interval", "TIME", "between rounds of the pipeline (5s)", _milliseconds, "interval_ms"),
+    Option("master", "MASTER", "the Spark that the pipeline runs on: local[*], spark://host:7077, yarn, k8s://…", str),
+)
+
+SERVE_OPTIONS = (
+    *BROKER_OPTIONS,
+    Option("pipeline", "YES|NO", "whether to move the logs into tables too, beside the brokers", _yes_or_no),
+    *PIPELINE_OPTIONS[len(STORE_OPTIONS) :],
+)
+
 
 def add_options(parser: argparse.ArgumentParser, options: Iterable[Option] = STORE_OPTIONS) -> None:
     for option in options:
@@ -98,7 +121,7 @@ def settings_of(
 ) -> Settings:
     """One file and one environment serve all commands: what a command has no flag for is checked all the same."""
     environment = os.environ if environment is None else environment
-    known = {option.name: option for option in BROKER_OPTIONS}
+    known = {option.name: option for option in SERVE_OPTIONS}
     chosen: dict[str, Any] = {}
     for where, texts in (
         _from_file(arguments.config or environment.get(ENVIRONMENT_PREFIX + "CONFIG"), known),
@@ -106,7 +129,7 @@ def settings_of(
         _from_flags(arguments, options),
     ):
         for name, text in texts.items():
-            chosen[name] = _read(known[name], text, where(known[name]))
+            chosen[known[name].setting or name] = _read(known[name], text, where(known[name]))
     return Settings(**chosen)
 
 

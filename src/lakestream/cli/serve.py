@@ -1,14 +1,12 @@
-"""`lakestream serve` and `lakestream broker`: brokers and HTTP, until SIGTERM or Ctrl-C.
+"""`lakestream serve` and `lakestream broker`: brokers and HTTP, until SIGTERM or Ctrl-C; `serve` has the pipeline too.
 
 One worker runs in this process; several are children of it (workers.py). Either way what was accepted is answered
-before the end, and a second start on the same data continues.
+before the end, and a second start on the same data continues. The pipeline is a child of the first worker (child.py).
 """
 
 import argparse
 import asyncio
 import logging
-import os
-import signal
 import sys
 from dataclasses import replace
 
@@ -16,7 +14,9 @@ import uvloop
 
 from lakestream.addresses import shifted_address
 from lakestream.board import Board
-from lakestream.cli.options import BROKER_OPTIONS, add_options, settings_of
+from lakestream.cli.child import beside
+from lakestream.cli.options import BROKER_OPTIONS, SERVE_OPTIONS, add_options, settings_of
+from lakestream.cli.stopping import told_to_stop
 from lakestream.cli.workers import Seat, Supervisor
 from lakestream.collector import settle
 from lakestream.process import open_process
@@ -26,12 +26,19 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, SERVE_OPTIONS)
+    parser.add_argument("--no-pipeline", dest="pipeline", action="store_const", const="no", help="as --pipeline no")
+    parser.set_defaults(run=lambda arguments: run(settings_of(arguments, options=SERVE_OPTIONS)))
+
+
+def configure_broker(parser: argparse.ArgumentParser) -> None:
     add_options(parser, BROKER_OPTIONS)
-    parser.set_defaults(run=run)
+    parser.set_defaults(
+        run=lambda arguments: run(replace(settings_of(arguments, options=BROKER_OPTIONS), pipeline=False))
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    settings = settings_of(arguments, options=BROKER_OPTIONS)
+def run(settings: Settings) -> int:
     _log_to_stderr(LOG_FORMAT)
     if settings.workers == 1:
         return _work(settings, Seat(number=0, board=Board(1), parent=-1, say_ready=lambda at: _greet(settings, [at])))
@@ -63,35 +70,14 @@ def _work(settings: Settings, seat: Seat) -> int:
 
 
 async def _serve(settings: Settings, seat: Seat) -> None:
-    stop = _told_to_stop(seat)
+    stop = told_to_stop(seat.parent)
     async with open_process(settings, worker=seat.number, board=seat.board) as process:
         settle()
         seat.say_ready(f"{process.broker.kafka} {process.http}")
-        await stop.wait()
-        if settings.workers == 1:
-            print("stopping", flush=True)
-
-
-def _told_to_stop(seat: Seat) -> asyncio.Event:
-    """Set by SIGTERM, by Ctrl-C, or when the parent is gone. A second Ctrl-C does not wait any longer."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def interrupt() -> None:
-        if stop.is_set():
-            os._exit(130)
-        stop.set()
-
-    def parent_is_gone() -> None:
-        loop.remove_reader(seat.parent)
-        stop.set()
-
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    if seat.parent < 0:
-        loop.add_signal_handler(signal.SIGINT, interrupt)
-    else:
-        loop.add_reader(seat.parent, parent_is_gone)
-    return stop
+        async with beside(settings if settings.pipeline and not seat.number else None):
+            await stop.wait()
+            if settings.workers == 1:
+                print("stopping", flush=True)
 
 
 def _greet(settings: Settings, listening: list[str]) -> None:
@@ -105,6 +91,8 @@ def _greet(settings: Settings, listening: list[str]) -> None:
     print(f"storage   {settings.storage_url}")
     if settings.segments_dir is not None:
         print(f"segments  {settings.segments_dir.absolute()}")
+    if settings.pipeline:
+        print(f"tables    every {settings.interval_ms / 1000:g} s, by Spark on {settings.master}")
     print("ready; stop with Ctrl-C", flush=True)
 
 

@@ -7,6 +7,7 @@ alone is stuck. A Spark that died is started again by the next job. None of this
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from lakestream.pipeline.spark import Spark, SparkSettings, start_spark
 from lakestream.pipeline.tasks import Move, Outcome, Stuck
 
 if TYPE_CHECKING:
-    from lakestream.pipeline.work import Work, WorkSettings
+    from lakestream.pipeline.work import Work
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,21 @@ JOB_S_MIN: Final = 600.0
 JOB_BYTES_PER_S_MIN: Final = MiB
 RESTART_S_MIN: Final = 1.0
 RESTART_S_MAX: Final = 30.0
+CLOSE_S_MAX: Final = 15.0
 
 _Numbered: TypeAlias = tuple[int, Move]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkSettings:
+    """Travels with every task. Credentials do not: each worker has them from its own environment."""
+
+    storage_url: str
+    segments_dir: str | None
+    window_bytes: int = 32 * MiB  # of a move read at once
+    room_bytes: int = 64 * MiB  # of all moves together that are in memory, before they are decompressed
+    at_once: int = 16  # moves under way in one worker
+    file_bytes_max: int = 128 * MiB  # of Parquet; also in memory while it is made
 
 
 class LocalJob:
@@ -61,12 +75,13 @@ class _Patience:
 class SparkJob:
     """`start` is optional: the first job starts Spark where nobody has. Used by one caller at a time."""
 
-    def __init__(self, work: "WorkSettings", settings: SparkSettings) -> None:
+    def __init__(self, work: WorkSettings, settings: SparkSettings) -> None:
         self._work = work
         self._settings = settings
         self._spark: Spark | None = None
         self._thread = Beside("spark")
         self._patience = _Patience()
+        self._starting: asyncio.Future[Spark] | None = None
 
     @property
     def alive(self) -> bool:
@@ -77,7 +92,8 @@ class SparkJob:
         if self.alive:
             return
         await self._stop()
-        self._spark = await self._thread.do(partial(start_spark, self._settings))
+        self._starting = self._thread.do(partial(start_spark, self._settings))
+        self._spark = await asyncio.shield(self._starting)
         self._patience.wait_s = 0.0
 
     async def restart(self) -> None:
@@ -94,6 +110,11 @@ class SparkJob:
 
     async def close(self) -> None:
         """Whatever is under way ends with Spark."""
+        if self._spark is None and self._starting is not None:
+            # Nobody waits for it any longer, but it is there, or comes.
+            with contextlib.suppress(LakestreamError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S_MAX):
+                    self._spark = await self._starting
         await self._stop()
         self._thread.close()
 
@@ -138,7 +159,7 @@ class SparkJob:
     async def _stop(self) -> None:
         """In a thread of its own: the other one may hang in a call to the Spark that is to end."""
         if (spark := self._spark) is not None:
-            self._spark = None
+            self._spark = self._starting = None
             await asyncio.to_thread(spark.stop)
 
 
@@ -154,7 +175,7 @@ def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
     return tasks
 
 
-def _on_spark(spark: Spark, work: "WorkSettings", moves: Sequence[Move]) -> dict[int, Outcome]:
+def _on_spark(spark: Spark, work: WorkSettings, moves: Sequence[Move]) -> dict[int, Outcome]:
     context = spark.context
     try:
         tasks = pack([move.size for move in moves], context.defaultParallelism)
@@ -165,7 +186,7 @@ def _on_spark(spark: Spark, work: "WorkSettings", moves: Sequence[Move]) -> dict
     return dict(found)
 
 
-def _in_worker(work: "WorkSettings", groups: Iterator[list[_Numbered]]) -> Iterator[tuple[int, Outcome]]:
+def _in_worker(work: WorkSettings, groups: Iterator[list[_Numbered]]) -> Iterator[tuple[int, Outcome]]:
     # Here and not above: the driver has no use for the kernels and the megabytes of it.
     from lakestream.pipeline.work import work_through
 

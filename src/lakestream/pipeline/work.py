@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -30,11 +29,12 @@ from lakestream.catalog.locations import Locations
 from lakestream.clock import Ids, RandomIds, SystemClock
 from lakestream.data.table.decode import decode
 from lakestream.data.table.heads import Source
-from lakestream.data.table.parquet import WrittenFile, write_parquet
+from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
 from lakestream.data.wal.segments import DiskSegments, SegmentFiles
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Misconfigured, Missing, OutOfRange, Unavailable
 from lakestream.metadata.claims import Medium
-from lakestream.model import Buffer, KiB, MiB, Span
+from lakestream.model import Buffer, KiB, Span
+from lakestream.pipeline.job import WorkSettings as WorkSettings
 from lakestream.pipeline.tasks import Move, Moved, Outcome, Piece, Stuck
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.opening import open_store
@@ -46,17 +46,6 @@ log = logging.getLogger(__name__)
 JOIN_BYTES_MAX: Final = 64 * KiB
 """Batches nearer than this are read as one: the bytes between them cost less than another call and another source."""
 READ_S_MAX: Final = 120.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkSettings:
-    """Travels with every task. Credentials do not: each worker has them from its own environment."""
-
-    storage_url: str
-    segments_dir: str | None
-    window_bytes: int = 32 * MiB  # of a move read at once
-    room_bytes: int = 64 * MiB  # of all moves together that are in memory, before they are decompressed
-    at_once: int = 16  # moves under way in one worker
 
 
 class Batches(NamedTuple):
@@ -136,7 +125,11 @@ class Work:
     def _converted(self, move: Move, windows: Iterable[Sequence[Source]]) -> Iterator[WrittenFile]:
         number = move.partition.number
         rows = (batch for sources in windows for batch in decode(sources, number))
-        return write_parquet(rows, lambda offset: data_location(move.location, number, offset, self._ids.new()))
+        return write_parquet(
+            rows,
+            lambda offset: data_location(move.location, number, offset, self._ids.new()),
+            ParquetSettings(file_bytes_max=self._settings.file_bytes_max),
+        )
 
     async def _read(self, window: Sequence[Batches]) -> list[Source]:
         """One call per object, all of them at once."""
