@@ -49,7 +49,7 @@ async def ensure_table(catalog: Catalog, topic: str, topic_id: str, settings: Ma
         try:
             return await catalog.load_id(topic_id)
         except NoSuchTable:
-            await _make_room(catalog, name)
+            await _make_room(catalog, name, topic_id)
         try:
             await _create(catalog, name, topic, topic_id)
         except TableExists:
@@ -81,11 +81,13 @@ async def _create(catalog: Catalog, name: TableName, topic: str, topic_id: str) 
     )
 
 
-async def _make_room(catalog: Catalog, name: TableName) -> None:
+async def _make_room(catalog: Catalog, name: TableName, topic_id: str) -> None:
     try:
         found = await catalog.pointers.find(name)
     except NoSuchTable:
         return
+    if found.table_id == topic_id:
+        return  # another driver was quicker
     if not found.table.topic_id:
         raise TableExists(
             f"table {name} exists and is no topic's: rename it, or choose another namespace with {NAMESPACE_SETTING}"
