@@ -15,7 +15,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from lakestream.errors import Misconfigured
+from lakestream.catalog.names import Namespace, check_namespace
+from lakestream.errors import Misconfigured, Rejected
 from lakestream.settings import Profile
 
 LONG_MAX: Final = 2**63 - 1
@@ -83,6 +84,13 @@ def words(text: str) -> tuple[str, ...]:
 
 def _policies(text: str) -> frozenset[str]:
     return frozenset(_one_of("delete", "compact")(word) for word in words(text))
+
+
+def _namespace(text: str) -> Namespace:
+    try:
+        return check_namespace(text.split("."))
+    except Rejected as error:
+        raise ValueError(str(error)) from error
 
 
 _long = _number(-1, LONG_MAX)
@@ -175,6 +183,23 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             lambda text: Profile(_one_of("", "cost", "latency")(text)) if text else None,
             "cost (objects in the bucket) or latency (segments); empty: the broker's default",
         ),
+        Setting(
+            "lakestream.table.namespace",
+            Kind.STRING,
+            "default",
+            _namespace,
+            "where the topic's table is made, levels divided by dots; one that is there already stays where it is",
+        ),
+        Setting(
+            "lakestream.table.on.delete",
+            Kind.STRING,
+            "keep",
+            _one_of("keep", "drop"),
+            "what becomes of the table when the topic is deleted: it stays, or it goes with its files",
+        ),
+        Setting(
+            "lakestream.table.retention.ms", Kind.LONG, "-1", _long, "how long rows stay in the table; -1: for ever"
+        ),
         *_MEANINGLESS,
     )
 }
@@ -195,6 +220,10 @@ class TopicSettings:
     expires: bool
     """Retention applies: `cleanup.policy` has delete in it."""
     profile: Profile | None
+    table_namespace: Namespace
+    table_dropped: bool
+    """With the topic."""
+    table_retention_ms: int
 
 
 def check(settings: Mapping[str, str], profiles: Collection[Profile] = frozenset(Profile)) -> None:
@@ -240,6 +269,9 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
         compacted="compact" in values["cleanup.policy"],
         expires="delete" in values["cleanup.policy"],
         profile=values["lakestream.profile"],
+        table_namespace=values["lakestream.table.namespace"],
+        table_dropped=values["lakestream.table.on.delete"] == "drop",
+        table_retention_ms=values["lakestream.table.retention.ms"],
     )
 
 

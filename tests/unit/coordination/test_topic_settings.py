@@ -43,6 +43,10 @@ def test_what_streams_and_connect_set_is_taken() -> None:
         ("min.cleanable.dirty.ratio", "nan", "nan is not between 0 and 1"),
         ("min.cleanable.dirty.ratio", "half", "'half' is not a number"),
         ("lakestream.profile", "slow", "'slow' is not known"),
+        ("lakestream.table.on.delete", "burn", "'burn' is not known"),
+        ("lakestream.table.namespace", "shop..raw", "a namespace's level is ''"),
+        ("lakestream.table.namespace", "", "a namespace's level is ''"),
+        ("lakestream.table.retention.ms", "-2", "-2 is not between -1 and"),
         ("message.format.version", "3.0", "'message.format.version' is not known"),
         ("remote.storage.enable", "true", "'remote.storage.enable' is not known"),
         ("max.compaction.lag.ms", "1", "did you mean 'min.compaction.lag.ms'"),
@@ -60,3 +64,10 @@ def test_the_words_of_cleanup_policy() -> None:
     assert (both.expires, both.compacted) == (True, True)
     neither = topic_settings.read({"cleanup.policy": ""})
     assert (neither.expires, neither.compacted) == (False, False)
+
+
+def test_what_becomes_of_the_table() -> None:
+    default = topic_settings.read({})
+    assert (default.table_namespace, default.table_dropped, default.table_retention_ms) == (("default",), False, -1)
+    chosen = topic_settings.read({"lakestream.table.namespace": "shop.raw", "lakestream.table.on.delete": "drop"})
+    assert (chosen.table_namespace, chosen.table_dropped) == (("shop", "raw"), True)
