@@ -21,7 +21,9 @@ from lakestream.catalog.append import append
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.data_files import MovedRange
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
+from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import NEXT_OFFSETS, next_offsets
+from lakestream.catalog.requirements import Requirement
 from lakestream.catalog.updates import (
     AddSchema,
     AddSpec,
@@ -219,8 +221,7 @@ async def test_a_column_that_was_dropped_or_changed_stops(catalog: Catalog, tabl
         ([value, {**stream, "type": {**stream["type"], "fields": without}}], "_stream.timestamp_type was dropped"),
         ([{**value, "type": "string"}, stream], "value is string now, not binary"),
     ):
-        changes = [AddSchema({**schema, "fields": fields}), SetCurrentSchema(-1)]
-        changed = await altered(catalog, table, *changes)
+        changed = await altered(catalog, table, AddSchema({**schema, "fields": fields}), SetCurrentSchema(-1))
         with pytest.raises(TableAltered, match=told):
             await add(catalog, changed, (0, 0, 1))
         await altered(catalog, changed, SetCurrentSchema(0))
@@ -291,8 +292,10 @@ async def test_after_an_unknown_outcome_everything_stays(
 class Overtaken(Catalog):
     """Others commit twice, and forget what was before, between our commit and its lost answer."""
 
-    async def commit(self, *arguments: object) -> LoadedTable:  # type: ignore[override]
-        done = await super().commit(*arguments)  # type: ignore[arg-type]
+    async def commit(
+        self, table: TableName | str, requirements: Sequence[Requirement], updates: Sequence[Update]
+    ) -> LoadedTable:
+        done = await super().commit(table, requirements, updates)
         if not self.overtakes:
             return done
         self.overtakes = False

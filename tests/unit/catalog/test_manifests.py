@@ -278,7 +278,7 @@ async def test_what_is_merged_is_bounded(catalog: Catalog) -> None:
 
     def manifest(number: int, count: int, **more: Any) -> ManifestFile:
         partitions = [{f.LOWER_BOUND: b"\0" * 4, f.UPPER_BOUND: b"\0" * 4}]
-        made = {
+        made: dict[str, Any] = {
             "manifest_path": f"s3://x/{number}-stream.avro",
             "manifest_length": 1,
             "partition_spec_id": 0,
@@ -303,7 +303,6 @@ async def test_what_is_merged_is_bounded(catalog: Catalog) -> None:
         {"manifest_path": "s3://x/other.avro"},
         {"content": 1},
         {"partition_spec_id": 1},
-        {"deleted_files_count": 1},
         {"partitions": None},
     ):
         assert to_merge([manifest(number, 1, **foreign) for number in range(40)], layout) == []

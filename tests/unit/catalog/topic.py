@@ -13,7 +13,7 @@ from lakestream.catalog.requirements import AssertRefSnapshotId
 from lakestream.catalog.shapes import Json
 from lakestream.catalog.topic_layout import OFFSET_ID, PARTITION_ID
 from lakestream.catalog.topic_tables import ensure_table
-from lakestream.catalog.updates import AddSnapshot, SetSnapshotRef
+from lakestream.catalog.updates import AddSnapshot, SetSnapshotRef, Update
 
 TOPIC = "orders"
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
@@ -97,7 +97,7 @@ async def foreign_commit(catalog: Catalog, loaded: LoadedTable, number: int) -> 
         "manifest-list": parent["manifest-list"],
         "summary": {"operation": "replace"},
     }
-    changes = [AddSnapshot(snapshot), SetSnapshotRef("main", "branch", number)]
+    changes: list[Update] = [AddSnapshot(snapshot), SetSnapshotRef("main", "branch", number)]
     return await catalog.commit(loaded.table_id, [AssertRefSnapshotId("main", main)], changes)
 
 

@@ -261,5 +261,5 @@ def _single(number: int, field_id: int) -> bytes:
 
 def _start(chunk: Any) -> int:
     """Where a row group begins: its first column's first page."""
-    offset: int = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
-    return min(offset, chunk.data_page_offset)
+    start: int = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+    return start

@@ -65,14 +65,15 @@ def test_statistics_are_those_of_the_rows() -> None:
     assert found.null_counts == {1: 1, 3: 0, 4: 0, 5: 2, 6: 2, 7: 0, 8: 1, 10: 4, 11: 4}
     assert set(found.column_sizes) == {1, 3, 4, 5, 6, 7, 8, 10, 11, 13, 14, 15}
     assert sum(found.column_sizes.values()) < found.size
-    for number, kind, low, high in (
+    expected: list[tuple[int, Any, int, int]] = [
         (PARTITION_ID, IntegerType(), 3, 3),
         (OFFSET_ID, LongType(), 5, 10),
         (TIMESTAMP_ID, TimestamptzType(), -1000, 1_700_000_000_000_000),
         (6, LongType(), LONG_MIN, LONG_MAX),
-    ):
-        assert from_bytes(kind, found.lower_bounds[number]) == low
-        assert from_bytes(kind, found.upper_bounds[number]) == high
+    ]
+    for number, kind, low, high in expected:
+        bounds: list[Any] = [from_bytes(kind, side[number]) for side in (found.lower_bounds, found.upper_bounds)]
+        assert bounds == [low, high]
     assert set(found.lower_bounds) == set(found.upper_bounds) == {3, 4, 5, 6, 7}, "none of keys, values and nulls"
 
 
