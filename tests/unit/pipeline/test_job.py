@@ -1,0 +1,107 @@
+"""How moves are packed into tasks, and where Java and its archive come from. Spark itself: tests/integration."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakestream.clock import SystemClock
+from lakestream.errors import Misconfigured
+from lakestream.model import MiB
+from lakestream.pipeline.archive import Archive, cache_folder
+from lakestream.pipeline.java import Java, find_java
+from lakestream.pipeline.job import TASK_BYTES, pack
+from lakestream.pipeline.preload import without_zips
+from lakestream.pipeline.spark import _with_tries
+
+
+@given(st.lists(st.integers(0, 2 * TASK_BYTES), max_size=60), st.integers(1, 16))
+def test_every_move_is_in_one_task_and_none_is_empty(sizes: list[int], cores: int) -> None:
+    tasks = pack(sizes, cores)
+    assert sorted(number for task in tasks for number in task) == list(range(len(sizes)))
+    assert all(tasks)
+    loads = [sum(sizes[number] for number in task) for task in tasks]
+    assert not loads or max(loads) <= max(sum(sizes) / len(tasks) * 2, max(sizes)) + len(sizes)
+
+
+def test_small_moves_share_tasks_and_large_ones_do_not() -> None:
+    assert [sorted(task) for task in pack([1] * 8, 2)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert len(pack([200 * MiB] * 10, 2)) == 8
+    assert pack([], 2) == []
+    assert pack([5], 8) == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("master", "started"),
+    [("local", "local[1,4]"), ("local[*]", "local[*,4]"), ("local[3]", "local[3,4]"), ("local[2,1]", "local[2,1]")],
+)
+def test_a_task_is_tried_again_on_one_machine_too(master: str, started: str) -> None:
+    assert _with_tries(master) == started
+    assert _with_tries("spark://h:7077") == "spark://h:7077"
+
+
+def test_workers_leave_the_zip_files_alone() -> None:
+    assert without_zips(["", "/a/pyspark.zip", "/b/py4j-src.zip", "/site-packages"]) == ["", "/site-packages"]
+
+
+# ── Java ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def java_home(folder: Path, version: str) -> Path:
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_java_says_its_version_itself_or_its_folder_does(tmp_path: Path) -> None:
+    home = java_home(tmp_path, "21.0.1")
+    assert find_java({"JAVA_HOME": str(home)}) == Java(home / "bin" / "java", "21.0.1")
+    (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.2"\n')
+    assert find_java({"PATH": str(home / "bin")}).version == "17.0.2"
+
+
+def test_no_java_or_an_old_one_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="Spark needs Java, and there is none: install Java 17"):
+        find_java({"PATH": str(tmp_path)})
+    home = java_home(tmp_path / "old", "1.8.0_312")
+    with pytest.raises(Misconfigured, match=r"java is Java 1\.8\.0_312, too old for Spark: install Java 17"):
+        find_java({"PATH": str(home / "bin")})
+    with pytest.raises(Misconfigured, match=r"JAVA_HOME is .*, but there is no"):
+        find_java({"JAVA_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("1.8.0_312", 8), ("17", 17), ("21.0.1+12", 21), ("25-ea", 25), ("?", 0)]
+)
+def test_versions(version: str, major: int) -> None:
+    assert Java(Path("java"), version).major == major
+
+
+def test_an_archive_is_made_once_and_then_used(tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    folder = tmp_path / "cache"
+    java = Java(tmp_path / "java", "17")
+    archive = Archive(folder, java, tmp_path, ["-Xmx1g"])
+    made = Path(next(flag for flag in archive.flags() if "AtExit" in flag).partition("=")[2])
+    made.write_text("classes")
+    old = folder / "spark-old.jsa"
+    old.write_text("")
+    os.utime(old, (0, 0))
+    archive.keep(SystemClock())
+    (kept,) = folder.iterdir()
+    assert f"-XX:SharedArchiveFile={kept}" in Archive(folder, java, tmp_path, ["-Xmx1g"]).flags()
+    assert f"-XX:SharedArchiveFile={kept}" not in Archive(folder, java, tmp_path, ["-Xmx2g"]).flags()
+
+
+def test_an_archive_goes_where_caches_go(tmp_path: Path) -> None:
+    assert cache_folder({"LAKESTREAM_CACHE": "/c"}) == Path("/c/spark")
+    assert cache_folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/lakestream/spark")
+    file = tmp_path / "file"
+    file.write_text("")
+    (tmp_path / "jars").mkdir()
+    flags = Archive(file / "no", Java(file, "17"), tmp_path, []).flags()
+    assert not any("Archive" in flag for flag in flags)
