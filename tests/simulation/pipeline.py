@@ -6,7 +6,7 @@ safe.
 
 import asyncio
 
-from tests.simulation.readers import rows_of
+from tests.simulation.readers import is_gap, rows_of
 from tests.simulation.table import Row
 from tests.simulation.world import Host, World
 
@@ -89,7 +89,9 @@ class Pipeline:
 def committed(found: Slice, aborted: list[Aborted]) -> list[Row]:
     rows = []
     for offset, buffers in found.batches:
-        batch = RecordBatch.parse(as_bytes(buffers))
+        if is_gap(data := as_bytes(buffers)):
+            continue
+        batch = RecordBatch.parse(data)
         if batch.is_control:
             continue
         if batch.is_transactional and any(

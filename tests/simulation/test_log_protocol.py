@@ -1,11 +1,11 @@
-"""The log protocol under faults: 200 seeds, and all that once failed."""
+"""The log, and Kafka's requests on top of it, under faults: 200 seeds, and all that once failed."""
 
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.simulation.scenarios import run
+from tests.simulation.scenarios import MOODS, run
 
 SEEDS = 200
 STORIES = Path(__file__).with_name("seeds.txt")
@@ -45,4 +45,20 @@ def test_the_rare_paths_are_reached() -> None:
     """A simulation that meets no fault proves nothing."""
     tally = sum((run(seed).tally for seed in range(60)), start=run(60).tally)
     for path in ("void claims", "stale claims", "duplicates avoided", "metadata stale read", "metadata late", "trims"):
+        assert tally[path] > 0, f"no run met {path}"
+
+
+def test_the_rare_paths_of_kafka_requests_are_reached() -> None:
+    names = tuple(mood.name for mood in MOODS if mood.kafka)
+    tally = sum((run(seed, moods=names).tally for seed in range(40)), start=run(40, moods=names).tally)
+    for path in (
+        "brokers killed",
+        "kafka batches given up",
+        "kafka connections closed by a broker",
+        "kafka fetches sent elsewhere",
+        "kafka produce error 45",
+        "kafka requests without an answer",
+        "kafka topics denied",
+        "starts moved",
+    ):
         assert tally[path] > 0, f"no run met {path}"

@@ -87,7 +87,7 @@ class Consumer(Client):
             elif part.error_code == OUT_OF_RANGE and moves:
                 await self._reset(one.number)
             elif part.error_code == NONE and moves and (batches := batches_of(part.records)):
-                self.positions[one.number] = batches[-1].base_offset + batches[-1].record_count
+                self.positions[one.number] = batches[-1].offset_next
 
     def _forget(self) -> None:
         """The topic is gone, or another one: from its beginning, once it is known."""

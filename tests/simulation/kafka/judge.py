@@ -8,6 +8,7 @@ request was sent, and not newer than it is now.
 from typing import Any, NamedTuple
 
 from tests.simulation.kafka.host import KafkaHost
+from tests.simulation.readers import is_gap
 from tests.simulation.witness import TrueLog
 from tests.simulation.world import World
 
@@ -66,6 +67,15 @@ class Fetched(NamedTuple):
     max_bytes: int
     wanted: list[Wanted]
     rack: str = ""
+
+
+class Given(NamedTuple):
+    """A batch of an answer, whole and checked; one without records says that nobody has its offsets."""
+
+    offset: int
+    offset_next: int
+    size: int
+    values: list[bytes | None]
 
 
 class Judge:
@@ -174,7 +184,7 @@ class Judge:
         elif asked.min_bytes <= 1:
             self._check_prompt(asked)
 
-    def _part(self, asked: Fetched, wanted: Wanted, part: Any) -> list[RecordBatch]:
+    def _part(self, asked: Fetched, wanted: Wanted, part: Any) -> list[Given]:
         code = part.error_code
         self.world.tally["kafka fetches"] += 1
         if code in GONE:
@@ -199,7 +209,7 @@ class Judge:
         return batches
 
     def _complaint(
-        self, asked: Fetched, wanted: Wanted, part: Any, batches: list[RecordBatch], log: TrueLog
+        self, asked: Fetched, wanted: Wanted, part: Any, batches: list[Given], log: TrueLog
     ) -> tuple[str, str] | None:
         """What is wrong with the answer if this is the log that was meant: the rule, and the story."""
         offset, end_before = wanted.offset, log.end_at(asked.began_s)
@@ -212,9 +222,7 @@ class Judge:
             return "bounds", f"the start is {log.start}, not {part.log_start_offset}"
         return self._deleted(asked, wanted, batches, log) or _misread(offset, batches, log)
 
-    def _deleted(
-        self, asked: Fetched, wanted: Wanted, batches: list[RecordBatch], log: TrueLog
-    ) -> tuple[str, str] | None:
+    def _deleted(self, asked: Fetched, wanted: Wanted, batches: list[Given], log: TrueLog) -> tuple[str, str] | None:
         """What was deleted a while ago, and this broker had the time to hear of it."""
         heard_s = max(asked.began_s - NEWS_S, 0.0)
         if not batches or asked.host.resumed_s > heard_s or self._deposed(heard_s):
@@ -318,29 +326,36 @@ class Judge:
         )
 
 
-def batches_of(records: bytes | None) -> list[RecordBatch]:
-    """The batches of an answer, whole and checked."""
+def batches_of(records: bytes | None) -> list[Given]:
     found, at = [], 0
     data = bytes(records or b"")
     while at < len(data):
         size = 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-        found.append(RecordBatch.parse(data[at : at + size]))
+        found.append(_given(data[at : at + size]))
         at += size
     return found
 
 
-def _misread(offset: int, batches: list[RecordBatch], log: TrueLog) -> tuple[str, str] | None:
+def _given(data: bytes) -> Given:
+    offset, last = int.from_bytes(data[:8], "big"), int.from_bytes(data[23:27], "big")
+    if is_gap(data):
+        return Given(offset, offset + last + 1, len(data), [])
+    batch = RecordBatch.parse(data)
+    return Given(offset, offset + last + 1, len(data), [record.value for record in records_of(batch)])
+
+
+def _misread(offset: int, batches: list[Given], log: TrueLog) -> tuple[str, str] | None:
     """No gap, and every record is the one of its offset. Offsets that nobody has are passed over."""
     at = offset
     for batch in batches:
-        if batch.base_offset + batch.record_count <= offset:
-            return "none is missing", f"a batch at {batch.base_offset} that ends before what was asked for"
-        skipped = [missing for missing in range(at, batch.base_offset) if missing in log.records]
-        if skipped:
-            return "none is missing", f"{skipped[0]} is left out"
-        for number, record in enumerate(records_of(batch), batch.base_offset):
+        if batch.offset_next <= offset:
+            return "none is missing", f"a batch at {batch.offset} that ends before what was asked for"
+        skipped = range(at, batch.offset if batch.values else batch.offset_next)
+        if left_out := [missing for missing in skipped if missing in log.records]:
+            return "none is missing", f"{left_out[0]} is left out"
+        for number, value in enumerate(batch.values, batch.offset):
             true = log.records.get(number)
-            if true is None or true.value != record.value:
-                return "every reader sees the same", f"{number} is {record.value!r}, not {true and true.value!r}"
-        at = batch.base_offset + batch.record_count
+            if true is None or true.value != value:
+                return "every reader sees the same", f"{number} is {value!r}, not {true and true.value!r}"
+        at = batch.offset_next
     return None

@@ -249,7 +249,7 @@ class IdempotentProducer(Producer):
     @property
     def _reborn(self) -> bool:
         """A producer that knows only names cannot see that its topic is another one."""
-        return self.topic is not None and not self.by_id and len(self.world.witness.names[self.topic_name]) > 1
+        return not self.by_id and len(self.world.witness.names[self.topic_name]) > 1
 
     def _check_order(self, sent: Sent) -> None:
         """Offsets are in the order of sequences. Answers need not be: a batch may be told that it is stored already

@@ -144,7 +144,7 @@ async def _check_readable(world: World, judge: Judge, broker: KafkaHost, topic: 
         if part.error_code == OUT_OF_RANGE and offset < log.start:
             offset = log.start
         elif part.error_code == NONE and batches and offset >= log.start:
-            offset = batches[-1].base_offset + batches[-1].record_count
+            offset = batches[-1].offset_next
         else:
             world.witness.accuse(
                 "what is acknowledged is readable",

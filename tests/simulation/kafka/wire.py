@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lakestream.filed import as_bytes
 from lakestream.protocol.kafka.server import Answer, CloseConnection, Connection
 from lakestream.testing.faults import spread
+from lakestream.testing.simulation import SimLoop
 
 if TYPE_CHECKING:
     from tests.simulation.kafka.host import KafkaHost
@@ -35,7 +36,7 @@ class Wire:
         self._on_bytes = on_bytes
         self._on_lost = on_lost
         self._cut = False
-        self._there_s = self._back_s = 0.0
+        self._to_broker, self._to_client = _Direction(self._loop), _Direction(self._loop)
         self._end_there: BrokersEnd | None = None
         host.wires[self] = None
         self._there(host.machine.soon, self._accept)
@@ -100,16 +101,32 @@ class Wire:
     # ── the way ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _there(self, do: Callable[..., object], *args: object) -> None:
-        self._there_s = max(self._there_s, self._loop.now + self._delay())
-        self._loop.after(self._there_s - self._loop.now, do, *args)
+        self._to_broker.send(self._delay(), do, *args)
 
     def _back(self, do: Callable[..., object], *args: object) -> None:
-        self._back_s = max(self._back_s, self._loop.now + self._delay())
-        self._loop.after(self._back_s - self._loop.now, do, *args)
+        self._to_client.send(self._delay(), do, *args)
 
     def _delay(self) -> float:
         slow = self._luck.random() < self._host.world.weather.slow / 4
         return spread(self._luck, DELAY_S[0], SLOW_S_MAX if slow else DELAY_S[1])
+
+
+class _Direction:
+    """One way of a wire: nothing overtakes what was sent before it."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._arrives_s = 0.0
+        self._under_way: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+
+    def send(self, delay_s: float, do: Callable[..., object], *args: object) -> None:
+        self._arrives_s = max(self._arrives_s, self._loop.now + delay_s)
+        self._under_way.append((do, args))
+        self._loop.after(self._arrives_s - self._loop.now, self._arrive)  # whose timer it is does not matter
+
+    def _arrive(self) -> None:
+        do, args = self._under_way.popleft()
+        do(*args)
 
 
 class _Slot:
