@@ -58,7 +58,8 @@ def _options() -> argparse.Namespace:
 
 def _wanted(lists: Expected, options: argparse.Namespace) -> list[Case]:
     chosen = lists.subset if options.subset else lists.guarded if options.guarded else lists.cases
-    return [case for case in chosen if options.only in case.name]
+    apart = lists.alone if options.brokers > 1 else frozenset()
+    return [case for case in chosen if options.only in case.name and case not in apart]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The lists beside this file, one per suite: `guarded` must pass, `skipped` has a reason, `subset` is in `make test`.
 
+`alone` passes against one broker only: such a test is written for a cluster of one.
+
 A reason has `evidence`, a pattern: what a test that fails for this reason says. A skipped test that fails without
 saying so fails for another reason, which nobody has looked at: `make compat` tells.
 """
@@ -25,6 +27,7 @@ class Expected:
     suite: str
     guarded: tuple[Case, ...]
     subset: tuple[Case, ...]
+    alone: frozenset[Case]
     skipped: dict[Case, Reason]
 
     @property
@@ -44,7 +47,7 @@ def expected(suite: str) -> Expected:
         for case in cases(entry["tests"]):
             assert case not in skipped, f"{case} is skipped twice"
             skipped[case] = reason
-    lists = Expected(suite, cases(table["guarded"]), cases(table["subset"]), skipped)
+    lists = Expected(suite, cases(table["guarded"]), cases(table["subset"]), frozenset(cases(table["alone"])), skipped)
     _check(lists)
     return lists
 
@@ -53,4 +56,5 @@ def _check(lists: Expected) -> None:
     guarded = set(lists.guarded)
     assert len(guarded) == len(lists.guarded), f"{lists.suite}: a test is guarded twice"
     assert set(lists.subset) <= guarded, f"{lists.suite}: not guarded: {set(lists.subset) - guarded}"
+    assert lists.alone <= guarded, f"{lists.suite}: not guarded: {lists.alone - guarded}"
     assert not guarded & lists.skipped.keys(), f"{lists.suite}: both: {guarded & lists.skipped.keys()}"

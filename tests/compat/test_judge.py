@@ -8,7 +8,7 @@ from tests.compat.lists import Expected, Reason
 from tests.compat.model import Case, Outcome, State
 
 GUARDED, SKIPPED = Case("s", "0001_good"), Case("s", "0002_groups/part @quick")
-LISTS = Expected("s", (GUARDED,), (), {SKIPPED: Reason("needs groups", re.compile("coordinator"))})
+LISTS = Expected("s", (GUARDED,), (), frozenset(), {SKIPPED: Reason("needs groups", re.compile("coordinator"))})
 
 
 @pytest.mark.parametrize(
