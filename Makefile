@@ -62,13 +62,16 @@ sim-mutants: setup ## switch off the protocol's rules one by one and see the sim
 compat: tools ## other projects' own tests (librdkafka, kafka-python) against our brokers: passed, failed, why skipped
 	$(BIN)/python -m tests.compat $(COMPAT)
 
-bench: bench-log bench-kafka ## every benchmark
+bench: bench-log bench-kafka bench-table ## every benchmark
 
 bench-log: tools ## the log against the bare disk, the bare bucket, and itself; results in benchmarks/results
 	$(BIN)/python -m benchmarks.log
 
 bench-kafka: tools ## brokers beside Apache Kafka, some twenty minutes; ONLY="produce steady" for parts of it
 	$(BIN)/python -m benchmarks.kafka $(ONLY)
+
+bench-table: tools ## into the table and back, beside Apache Kafka with Spark, some forty minutes; ONLY="move fresh" for parts
+	$(BIN)/python -m benchmarks.table $(ONLY)
 
 docs: setup ## write docs/coverage.md anew from the handlers' headers
 	$(BIN)/python scripts/coverage.py
@@ -77,4 +80,4 @@ clean: ## remove .venv and caches of the clone; the tools in the user's cache st
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help setup lock serve tools format check test soak sim sim-mutants compat bench bench-log bench-kafka docs clean
+.PHONY: help setup lock serve tools format check test soak sim sim-mutants compat bench bench-log bench-kafka bench-table docs clean

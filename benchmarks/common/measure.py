@@ -33,16 +33,16 @@ class Cost:
 
 
 @contextmanager
-def measured(server: int | None = None) -> Iterator[Cost]:
-    """CPU is this process's, or that of the server with this process id and all that it started."""
+def measured(*servers: int) -> Iterator[Cost]:
+    """CPU is this process's, or that of the servers with these process ids and all that they started."""
     cost = Cost()
     machine_s, family_s = _machine_cpu_s(), family_cpu_s(os.getpid())
-    cpu_s, start_s = _cpu_s(server), time.perf_counter()
+    cpu_s, start_s = _cpu_s(servers), time.perf_counter()
     try:
         yield cost
     finally:
         cost.seconds = time.perf_counter() - start_s
-        cost.cpu_s = _cpu_s(server) - cpu_s
+        cost.cpu_s = _cpu_s(servers) - cpu_s
         others_s = (_machine_cpu_s() - machine_s) - (family_cpu_s(os.getpid()) - family_s)
         cost.foreign_cores = max(0.0, others_s) / cost.seconds
 
@@ -151,6 +151,16 @@ def warm_memory(folder: Path, size: int) -> None:
         os.close(file)
 
 
+def stored_bytes(folder: Path) -> int:
+    """What the files under a folder take on the disk. Holes take nothing."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += 512 * Path(parent, name).lstat().st_blocks
+    return total
+
+
 def resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -170,8 +180,8 @@ def family_cpu_s(ancestor: int) -> float:
     return _TICK_S * sum(ticks)
 
 
-def _cpu_s(server: int | None) -> float:
-    return time.process_time() if server is None else family_cpu_s(server)
+def _cpu_s(servers: Sequence[int]) -> float:
+    return sum(map(family_cpu_s, servers)) if servers else time.process_time()
 
 
 def _is_quiet(runs: Sequence[Run]) -> bool:

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from benchmarks.common.measure import Run, by_turns, evict, median, warm_memory
 from benchmarks.common.report import Row, row
@@ -12,7 +12,16 @@ from benchmarks.common.report import figure as shown
 from benchmarks.common.stage import Stage
 from benchmarks.kafka.sides import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server
 
+
+class Named(Protocol):
+    """A side: a server, or several that work together."""
+
+    @property
+    def name(self) -> str: ...
+
+
 R = TypeVar("R", bound=Run)
+S = TypeVar("S", bound=Named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +90,13 @@ class Rounds(Generic[R]):
         )
 
 
-async def rounds(
-    bench: Bench, servers: Sequence[Server], work: Callable[[Server], Awaitable[R]], warm_ups: int = 1
-) -> Rounds[R]:
+async def rounds(bench: Bench, servers: Sequence[S], work: Callable[[S], Awaitable[R]], warm_ups: int = 1) -> Rounds[R]:
     """The first rounds only warm up: the JVM makes machine code of what it does often. Without one, once will do."""
 
-    def one(server: Server) -> Callable[[], Awaitable[R]]:
+    def one(server: S) -> Callable[[], Awaitable[R]]:
         return lambda: work(server)
 
-    for _ in range(warm_ups if KAFKA in bench.sides else min(warm_ups, 1)):
+    for _ in range(warm_ups if len(bench.sides) > 1 else min(warm_ups, 1)):
         for server in servers:
             await work(server)
     found, quiet = await by_turns([one(server) for server in servers], bench.runs, bench.tries)

@@ -1,5 +1,5 @@
 """The servers that are held against each other, each started with its own folder and ports: Lakestream as `lakestream
-serve` starts it, and Apache Kafka as its own script does, with and without a sync of every write."""
+broker` starts it, and Apache Kafka as its own script does, with and without a sync of every write."""
 
 import asyncio
 import os
@@ -116,10 +116,12 @@ async def servers(names: Sequence[str], folder: Path) -> AsyncIterator[list[Serv
         yield started
 
 
-def lakestream(folder: Path, options: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Server:
-    """Not started yet."""
+def lakestream(
+    folder: Path, options: Sequence[str] = (), environment: Mapping[str, str] | None = None, word: str = "broker"
+) -> Server:
+    """Not started yet. As `word` starts it: `serve` has the pipeline beside the broker."""
     port, http_port = free_port(), free_port()
-    command = [sys.executable, "-m", "lakestream", "serve"]
+    command = [sys.executable, "-m", "lakestream", word]
     where = ["--data-dir", str(folder / "data"), "--kafka", f"127.0.0.1:{port}", "--http", f"127.0.0.1:{http_port}"]
     # Settings of whoever runs this are not the server's.
     clean = {key: value for key, value in os.environ.items() if not key.startswith("LAKESTREAM_")}

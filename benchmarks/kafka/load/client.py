@@ -2,6 +2,8 @@
 
 import json
 import statistics
+import time
+from array import array
 from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -25,6 +27,8 @@ class Sending:
         self, bootstrap: str, topic: str, options: Mapping[str, str | int], *, times_acks: bool = False
     ) -> None:
         self.acks_s: list[float] = []
+        self.acks_at: array[int] | None = None
+        """Partition, offset and time of each ack, one after the other, for whoever sets an empty one."""
         self._batch_sizes: list[float] = []
         self._failed = ""
         self._topic = topic
@@ -66,6 +70,8 @@ class Sending:
             self._failed = f"a record was not delivered: {error}"
         elif (took_s := message.latency()) is not None:
             self.acks_s.append(took_s)
+            if self.acks_at is not None:
+                self.acks_at.extend((message.partition() or 0, message.offset() or 0, time.time_ns()))
 
     def _noted(self, text: str) -> None:
         topic = json.loads(text)["topics"].get(self._topic)

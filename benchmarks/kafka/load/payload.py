@@ -3,15 +3,15 @@
 import random
 from typing import Final
 
+from benchmarks.kafka.load.tasks import POOL
+
 SIZE: Final = 1024
-_POOL: Final = 4096
-"""Many more than lz4 can look back over (64 KiB), so that no record is found whole in another."""
 
 
-def records(seed: int = 1) -> list[bytes]:
+def records(count: int = POOL, seed: int = 1) -> list[bytes]:
     luck = random.Random(seed)
     words = [luck.randbytes(luck.randrange(2, 5)).hex() for _ in range(64)]
-    return [_record(luck, words) for _ in range(_POOL)]
+    return [_record(luck, words) for _ in range(count)]
 
 
 def _record(luck: random.Random, words: list[str]) -> bytes:

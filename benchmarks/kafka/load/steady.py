@@ -1,7 +1,9 @@
 """A steady rate: records that carry the time at which they were sent, and who looks at it when they arrive."""
 
 import time
+from array import array
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from benchmarks.common.measure import percentile
@@ -17,9 +19,12 @@ _STAMP: Final = 8
 class Stamping:
     def __init__(self, task: Stamp) -> None:
         self._task = task
-        self._values = [value[_STAMP:] for value in records()]
+        self._values = [value[_STAMP:] for value in records(task.pool)]
         options = {"linger.ms": task.linger_ms}
         self._all = [Sending(task.bootstrap, task.topic, options, times_acks=True) for _ in range(task.producers)]
+        if task.acks_to:
+            for sending in self._all:
+                sending.acks_at = array("q")
 
     def work(self) -> Told:
         task, sent, start_s = self._task, 0, time.monotonic()
@@ -33,6 +38,8 @@ class Stamping:
             time.sleep(_TICK_S)
         for sending in self._all:
             sending.finish()
+        if task.acks_to:
+            Path(task.acks_to).write_bytes(b"".join((sending.acks_at or array("q")).tobytes() for sending in self._all))
         skip = task.skip // task.producers
         return _told([took_s for sending in self._all for took_s in sending.acks_s[skip:]], task.records)
 

@@ -1,0 +1,97 @@
+"""The job that people write today: from a Kafka topic into an Iceberg table, `python -m benchmarks.table.stream JOB`.
+
+Tuned as its makers advise: no shuffle before the write, a writer open for each partition, zstd at the level that we
+write, large fetches. Headers are left out, as no record of ours has any: one thing less for it to do.
+"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+CATALOG: Final = "lake"
+TABLE: Final = f"{CATALOG}.bench.records"
+READY: Final = "the query runs"
+
+_PROPERTIES: Final = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.spark.fanout.enabled": "true",
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": "1",
+}
+_COLUMNS: Final = "partition INT, offset BIGINT, timestamp TIMESTAMP, timestamp_type INT, key BINARY, value BINARY"
+_SELECTED: Final = ["partition", "offset", "timestamp", "timestampType AS timestamp_type", "key", "value"]
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    bootstrap: str
+    topic: str
+    folder: str
+    """For the table, the checkpoints and what Spark spills."""
+    jars: str
+    interval_s: int
+
+    @property
+    def warehouse(self) -> Path:
+        return Path(self.folder, "warehouse")
+
+    @property
+    def checkpoints(self) -> Path:
+        return Path(self.folder, "checkpoints")
+
+
+def main() -> int:
+    from pyspark.sql import SparkSession
+
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    builder = SparkSession.builder.appName("bench").master("local[*]")
+    for name, value in _conf(job).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    properties = ", ".join(f"'{name}'='{value}'" for name, value in _PROPERTIES.items())
+    spark.sql(
+        f"CREATE TABLE {TABLE} ({_COLUMNS}) USING iceberg PARTITIONED BY (partition) TBLPROPERTIES ({properties})"
+    )
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", job.bootstrap)
+        .option("subscribe", job.topic)
+        .option("startingOffsets", "earliest")
+        .option("kafka.max.partition.fetch.bytes", str(8 << 20))
+        .load()
+    )
+    query = (
+        records.selectExpr(*_SELECTED)
+        .writeStream.format("iceberg")
+        .outputMode("append")
+        .trigger(processingTime=f"{job.interval_s} seconds")
+        .option("fanout-enabled", "true")
+        .option("checkpointLocation", str(job.checkpoints))
+        .toTable(TABLE)
+    )
+    print(READY, flush=True)
+    query.awaitTermination()
+    return 0
+
+
+def _conf(job: Job) -> dict[str, str]:
+    return {
+        "spark.jars": job.jars,
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(Path(job.folder, "spark")),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        f"spark.sql.catalog.{CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+        f"spark.sql.catalog.{CATALOG}.type": "hadoop",
+        f"spark.sql.catalog.{CATALOG}.warehouse": str(job.warehouse),
+        f"spark.sql.catalog.{CATALOG}.cache-enabled": "false",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
