@@ -40,6 +40,8 @@ def creation(
         u.SetCurrentSchema(LAST_ADDED),
         u.AddSpec(spec),
         u.SetDefaultSpec(LAST_ADDED),
+        # Also where there is another: Spark's rewrite of files into some other order looks for it, and fails without.
+        u.AddSortOrder(UNSORTED),
         u.AddSortOrder(order),
         u.SetDefaultSortOrder(LAST_ADDED),
         u.SetLocation(location),

@@ -48,7 +48,11 @@ async def test_a_table_is_made_once_for_a_topic(catalog: Catalog) -> None:
     metadata = made.metadata
     assert metadata["schemas"][0]["fields"] == iceberg_schema()["fields"]
     assert metadata["partition-specs"][0]["fields"][0]["source-id"] == 3
-    assert metadata["sort-orders"][0]["fields"][0]["source-id"] == 4
+    assert [order["order-id"] for order in metadata["sort-orders"]] == [0, 1], (
+        "unsorted, which Spark looks for, and ours"
+    )
+    assert metadata["sort-orders"][1]["fields"][0]["source-id"] == 4
+    assert metadata["default-sort-order-id"] == 1
     assert metadata["format-version"] == 2
     assert metadata["properties"][NEXT_OFFSETS] == "{}"
     assert metadata["properties"]["lakestream.topic-id"] == TOPIC_ID

@@ -19,7 +19,7 @@ from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, STREAM, VALUE, C
 from lakestream.data.table.arrow import SCHEMA
 from lakestream.data.table.located import Located
 from lakestream.errors import Corrupt
-from lakestream.model import MiB
+from lakestream.model import Buffer, MiB
 
 TARGET_SIZE: Final = "write.target-file-size-bytes"
 LEVEL: Final = "write.parquet.compression-level"
@@ -49,8 +49,8 @@ class ParquetSettings:
 
 
 class WrittenFile(NamedTuple):
-    body: Any
-    """A `pyarrow.Buffer`: the whole file."""
+    body: Buffer
+    """The whole file."""
     description: FileDescription
 
 
@@ -111,7 +111,8 @@ class _OpenFile:
 
     def close(self, location_of: Callable[[int], str]) -> WrittenFile:
         self._writer.close()
-        body, (footer,) = self._sink.getvalue(), self._footers
+        # As bytes without a sign, which is what object stores take.
+        body, (footer,) = memoryview(self._sink.getvalue()).cast("B"), self._footers
         columns = [
             [footer.row_group(group).column(leaf) for group in range(footer.num_row_groups)]
             for leaf in range(len(_LEAVES))
