@@ -248,7 +248,8 @@ class Catalog:
     async def _look_again(self, base: Found, file: MetadataFile, error: LakestreamError) -> Found | None:
         """After a pointer that would not move, or did not say: where is it now? None: surely not at our file.
 
-        Whoever moves it after us writes our file into its metadata's log, so we find ourselves there too.
+        Whoever moves it after us writes our file into its metadata's log, so we find ourselves there too. The log is
+        as short as somebody wants it: one that does not reach back to where we began proves nothing.
         """
         try:
             now = await self.pointers.find_id(base.table_id, confirmed=True)
@@ -256,9 +257,11 @@ class Catalog:
                 return now
             if now.version != base.version:
                 newest = await self._files.read(now.table.metadata_location)
-                if any(entry["metadata-file"] == file.location for entry in newest.content["metadata-log"]):
+                known = {newest.location, *(entry["metadata-file"] for entry in newest.content["metadata-log"])}
+                if file.location in known:
                     return now
-                return None
+                if base.table.metadata_location in known:
+                    return None
         except NoSuchTable:
             if isinstance(error, Conflict):
                 raise NoSuchTable(f"table {base.table.full_name} was dropped meanwhile") from error

@@ -185,6 +185,28 @@ async def test_a_lost_answer_is_found_in_the_log_of_files(server: MemoryServer, 
     assert (await catalog.load(NAME)).metadata["properties"] == {"later": "x"}
 
 
+class OvertakenTwice(Overtaken):
+    """And by two more, after whom nobody remembers it."""
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        overtake = self.overtake
+        done = await super().put(puts)
+        if overtake is not None:
+            await overtake.commit(NAME, [], [u.SetProperties({"later": "y"})])
+        return done
+
+
+async def test_a_log_of_files_that_is_too_short_proves_nothing(server: MemoryServer, objects: MemoryStore) -> None:
+    store = OvertakenTwice(server)
+    catalog, other = catalog_over(store, objects), catalog_over(server.client(), objects, seed=2)
+    await catalog.start()
+    await catalog.create(NAME, SCHEMA, properties={"write.metadata.previous-versions-max": "1"})
+    store.overtake = other
+    with pytest.raises(CommitUnknown):
+        await catalog.commit(NAME, [AssertRefSnapshotId("main")], append(1, 1))
+    assert await head(catalog) == 1, "it was made: who hears that it was refused would make it twice"
+
+
 async def test_a_create_whose_answer_was_lost_keeps_its_file(catalog: Catalog, store: Doubtful) -> None:
     store.lose = "before"
     with pytest.raises(CommitUnknown):
