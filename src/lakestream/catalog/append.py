@@ -123,7 +123,7 @@ class _Attempt:
         ]
         updates: list[Update] = [
             AddSnapshot(snapshot),
-            _main_at(self._snapshot_id, self._base),
+            main_at(self._snapshot_id, self._base),
             SetProperties({NEXT_OFFSETS: said, LAST_COMMIT: last.text()}),
         ]
         try:
@@ -234,7 +234,7 @@ class _Attempt:
         return location
 
 
-def _main_at(snapshot_id: int, metadata: Json) -> SetSnapshotRef:
+def main_at(snapshot_id: int, metadata: Json) -> SetSnapshotRef:
     """With whatever rules of expiry it has."""
     ref = metadata["refs"].get(MAIN, {})
     names = ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")

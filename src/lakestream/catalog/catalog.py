@@ -10,7 +10,7 @@ metadata file → move the pointer, if it is still where it was. Only the last s
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -148,6 +148,19 @@ class Catalog:
             if (committed := await self._try_commit(found, requirements, updates)) is not None:
                 return committed
         raise CommitRefused(f"table {table} changes all the time: try again")
+
+    async def change(self, table_id: str, updates_for: Callable[[Json], Sequence[Update]]) -> LoadedTable:
+        """Commit what `updates_for` makes of the very metadata that it is committed to, asked again after every commit
+        of others. None: there is nothing to change. Whatever it raises ends this. Else as `commit`."""
+        for _ in range(COMMIT_TRIES_MAX):
+            found = await self.pointers.find_id(table_id)
+            base = await self._files.read(found.table.metadata_location)
+            updates = updates_for(base.content)
+            if not updates:
+                return _loaded(found, base)
+            if (committed := await self._try_commit(found, [], updates)) is not None:
+                return committed
+        raise CommitRefused(f"table {table_id} changes all the time: try again")
 
     async def rename(self, table: TableName | str, new: TableName) -> None:
         """By name, or by table id: then it is that table, whatever others call it meanwhile."""

@@ -3,8 +3,8 @@ open grows with the number of commits. Pure.
 
 Each commit adds a manifest of a few files. Sixteen of about the same size become one of the next size, up to a
 thousand files; those stay. So a file is named anew two or three times in its life, and no commit names more than two
-thousand anew: 40 ms. Only manifests of our own appends are taken, which have a name and a schema that we know, and no
-deletes; what others write, they or `rewrite_manifests` merge.
+thousand anew: 40 ms. Only manifests of our own are taken, which have a name and a schema that we know, and no deletes;
+what others write, they or `rewrite_manifests` merge. What an earlier commit took out of one is not named again.
 
 The description of a file is copied as it is, byte by byte: only what stands before it is written anew.
 """
@@ -49,7 +49,6 @@ def _is_ours(manifest: ManifestFile, layout: Layout) -> bool:
         manifest.manifest_path.endswith(NAME_END)
         and manifest.content == DATA
         and manifest.partition_spec_id == layout.spec["spec-id"]
-        and not manifest.deleted_files_count
         and manifest.key_metadata is None
         and len(manifest.partitions or []) == len(layout.spec["fields"])
     )
@@ -103,9 +102,8 @@ def _entries(manifest: ManifestFile, body: bytes, writer: EntryWriter) -> list[b
             at = 0
             for _ in range(count):
                 entry, at = _entry(manifest, data, at, read_head, skip_file, writer)
-                if entry is None:
-                    return None
-                entries.append(entry)
+                if entry is not None:
+                    entries.append(entry)
     except BAD_BYTES as error:
         raise damaged(location, error) from error
     return entries if len(entries) == manifest.live_files_count else None
@@ -114,6 +112,7 @@ def _entries(manifest: ManifestFile, body: bytes, writer: EntryWriter) -> list[b
 def _entry(
     manifest: ManifestFile, data: bytes, at: int, read_head: Read, skip_file: Skip, writer: EntryWriter
 ) -> tuple[bytes | None, int]:
+    """And where the next one starts. None: the file was taken out, by the commit that wrote this manifest."""
     head, start = read_head(data, at)
     end = skip_file(data, start)
     if head[f.STATUS] == DELETED:
