@@ -106,7 +106,6 @@ def _meaningless(name: str, kind: Kind, default: str, read: Callable[[str], Any]
 _NO_FILES: Final = "a partition has no files of its own"
 _SYNCED: Final = "a record is acknowledged when the storage has it, never before"
 _NO_REPLICAS: Final = "every broker serves every partition, and nothing is replicated between brokers"
-_MOVED: Final = "the pipeline decides when a topic is compacted"
 
 _MEANINGLESS: Final = (
     _meaningless(
@@ -128,7 +127,6 @@ _MEANINGLESS: Final = (
     _meaningless("index.interval.bytes", Kind.INT, "4096", _int, _NO_FILES),
     _meaningless("file.delete.delay.ms", Kind.LONG, "60000", _from_zero, _NO_FILES),
     _meaningless("preallocate", Kind.BOOLEAN, "false", _boolean, _NO_FILES),
-    _meaningless("min.cleanable.dirty.ratio", Kind.DOUBLE, "0.5", _ratio, _MOVED),
 )
 
 SETTINGS: Final[Mapping[str, Setting]] = {
@@ -177,6 +175,20 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "min.compaction.lag.ms", Kind.LONG, "0", _from_zero, "how long a record stays as it is in a compacted topic"
         ),
         Setting(
+            "max.compaction.lag.ms",
+            Kind.LONG,
+            str(LONG_MAX),
+            _from_one,
+            "how long a record may stay in a compacted topic after a newer one of its key, once it is in the table",
+        ),
+        Setting(
+            "min.cleanable.dirty.ratio",
+            Kind.DOUBLE,
+            "0.5",
+            _ratio,
+            "how much of a partition's table must be new before it is compacted again, as a share of all of it",
+        ),
+        Setting(
             "lakestream.profile",
             Kind.STRING,
             "",
@@ -198,7 +210,11 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "what becomes of the table when the topic is deleted: it stays, or it goes with its files",
         ),
         Setting(
-            "lakestream.table.retention.ms", Kind.LONG, "-1", _long, "how long rows stay in the table; -1: for ever"
+            "lakestream.table.retention.ms",
+            Kind.LONG,
+            "-1",
+            _long,
+            "how long rows stay in the table that the stream has forgotten; -1: for ever",
         ),
         *_MEANINGLESS,
     )
@@ -224,11 +240,21 @@ class TopicSettings:
     table_dropped: bool
     """With the topic."""
     table_retention_ms: int
+    """Of rows that the stream has forgotten; -1: for ever."""
+    delete_retention_ms: int
+    compaction_lag_ms_min: int
+    compaction_lag_ms_max: int
+    dirty_ratio_min: float
 
 
 def check(settings: Mapping[str, str], profiles: Collection[Profile] = frozenset(Profile)) -> None:
     """Misconfigured: a name is unknown, a value is wrong, or the profile is none of those that this broker has."""
     values = {name: value_of(name, text) for name, text in settings.items()}
+    shortest, longest = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", LONG_MAX)
+    if shortest > longest:
+        raise Misconfigured(
+            f"topic setting max.compaction.lag.ms: {longest} is below min.compaction.lag.ms, {shortest}"
+        )
     profile = values.get("lakestream.profile")
     if profile is not None and profile not in profiles:
         raise Misconfigured(
@@ -268,6 +294,10 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
         retention_bytes=values["retention.bytes"],
         compacted="compact" in values["cleanup.policy"],
         expires="delete" in values["cleanup.policy"],
+        delete_retention_ms=values["delete.retention.ms"],
+        compaction_lag_ms_min=values["min.compaction.lag.ms"],
+        compaction_lag_ms_max=values["max.compaction.lag.ms"],
+        dirty_ratio_min=values["min.cleanable.dirty.ratio"],
         profile=values["lakestream.profile"],
         table_namespace=values["lakestream.table.namespace"],
         table_dropped=values["lakestream.table.on.delete"] == "drop",

@@ -49,13 +49,19 @@ def test_what_streams_and_connect_set_is_taken() -> None:
         ("lakestream.table.retention.ms", "-2", "-2 is not between -1 and"),
         ("message.format.version", "3.0", "'message.format.version' is not known"),
         ("remote.storage.enable", "true", "'remote.storage.enable' is not known"),
-        ("max.compaction.lag.ms", "1", "did you mean 'min.compaction.lag.ms'"),
+        ("max.compaction.lag.ms", "0", "0 is not between 1 and"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(name: str, text: str, why: str) -> None:
     with pytest.raises(Misconfigured) as refused:
         topic_settings.check({name: text})
     assert why in str(refused.value)
+
+
+def test_the_longest_lag_of_compaction_is_not_below_the_shortest() -> None:
+    topic_settings.check({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
+    with pytest.raises(Misconfigured, match=r"max.compaction.lag.ms: 4 is below min.compaction.lag.ms, 5"):
+        topic_settings.check({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"})
 
 
 def test_the_words_of_cleanup_policy() -> None:
