@@ -1,0 +1,255 @@
+"""In a worker: files of a table become others. Read → leave out what is to go → parquet.py → the table's folder.
+
+Before: tasks.py.  After: maintain.py, in the driver, which commits what is told here.
+
+In memory are the rows of the file that is being written, as far as a window of them, and the keys of a compaction. What
+was stored before something failed is removed: nobody will ever ask for it.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from lakestream.catalog.data_files import FileDescription, data_location
+from lakestream.catalog.locations import Locations
+from lakestream.catalog.topic_layout import OFFSET_ID, STREAM, VALUE
+from lakestream.clock import Ids
+from lakestream.data.table.located import numbers
+from lakestream.data.table.parquet import ParquetSettings, write_parquet
+from lakestream.errors import Corrupt, LakestreamError
+from lakestream.model import MiB
+from lakestream.pipeline.maintenance.files import ALL, KEY_ID, VALUE_ID, TableFile, TableFiles, laid_out, times_of
+from lakestream.pipeline.maintenance.newest import Newest
+from lakestream.pipeline.maintenance.tasks import Compact, Forget, Merge, NotDone, Result, Source, Task, Written
+from lakestream.storage.object_store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+WINDOW_BYTES: Final = 512 * MiB
+"""Of rows in memory, not compressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteSettings:
+    keys_max: int = 4_000_000  # of the dirty part that is compacted at once
+    key_bytes_max: int = 256 * MiB
+
+
+class Rewriting:
+    def __init__(
+        self, objects: ObjectStore, locations: Locations, ids: Ids, settings: RewriteSettings | None = None
+    ) -> None:
+        self._objects = objects
+        self._locations = locations
+        self._ids = ids
+        self._settings = settings or RewriteSettings()
+
+    async def do(self, tasks: Sequence[Task]) -> list[Result]:
+        """In the same order; one after the other, since each may need all the memory there is."""
+        return [await self._result(task) for task in tasks]
+
+    async def _result(self, task: Task) -> Result:
+        one = _One(self._objects, self._locations, self._ids, self._settings, task)
+        try:
+            match task:
+                case Merge():
+                    return await one.merge(task)
+                case Forget():
+                    return await one.forget(task)
+                case Compact():
+                    return await one.compact(task)
+        except (LakestreamError, pa.ArrowException, MemoryError) as error:
+            await one.remove()
+            return NotDone(str(error))
+
+
+class _One:
+    """One task."""
+
+    def __init__(
+        self, objects: ObjectStore, locations: Locations, ids: Ids, settings: RewriteSettings, task: Task
+    ) -> None:
+        self._objects = objects
+        self._locations = locations
+        self._ids = ids
+        self._settings = settings
+        self._task = task
+        self._files = TableFiles(objects, locations)
+        self._stored: list[str] = []
+
+    async def merge(self, task: Merge) -> Written:
+        out = _Out(self)
+        for source in task.sources:
+            file = await self._open(source)
+            for group in range(len(file.footer.groups)):
+                await out.add(await file.rows(group, ALL))
+        return Written(tuple(source.location for source in task.sources), await out.end())
+
+    async def forget(self, task: Forget) -> Written:
+        gone, files = [], list[FileDescription]()
+        for source in task.sources:
+            file = await self._open(source)
+            out = _Out(self)
+            for group in range(len(file.footer.groups)):
+                for batch in await file.rows(group, ALL):
+                    offsets = numbers(batch.column(STREAM).field("offset"), -1)
+                    going = (offsets < task.before_offset) & (times_of(batch) < task.before_ms)
+                    await out.add(_without(batch, going))
+            gone.append(source.location)
+            files += await out.end()
+        return Written(tuple(gone), tuple(files))
+
+    async def compact(self, task: Compact) -> Written:
+        newest, reached = await self._newest(task)
+        gone, files = [], list[FileDescription]()
+        for source in task.sources:
+            file = await self._files.open(source)
+            going = [await self._superseded(task, newest, source, file, n) for n in range(len(file.footer.groups))]
+            if not any(mask.any() for mask in going):
+                continue
+            if not file.is_ours:
+                raise _others_columns(source)
+            out = _Out(self)
+            for group, mask in enumerate(going):
+                await out.add(_without_all(await file.rows(group, ALL), mask))
+            gone.append(source.location)
+            files += await out.end()
+        return Written(tuple(gone), tuple(files), reached)
+
+    async def remove(self) -> None:
+        if not self._stored:
+            return
+        try:
+            await self._objects.delete(self._stored)
+        except LakestreamError as error:  # they are orphans then
+            log.warning("maintenance.files_left count=%d first=%s error=%s", len(self._stored), self._stored[0], error)
+
+    # Steps
+
+    async def _newest(self, task: Compact) -> tuple[Newest, int]:
+        """Of the dirty part, as far as there is room; and how far that was."""
+        newest = Newest(self._settings.keys_max, self._settings.key_bytes_max)
+        reached = task.end
+        async for file, group in self._dirty_groups(task):
+            bounds = file.footer.groups[group]
+            if newest.is_full:
+                reached = min(reached, max(bounds.offset_lo, task.dirty_from))
+                continue
+            for batch in await file.rows(group, (OFFSET_ID, KEY_ID)):
+                stream = batch.column(STREAM)
+                newest.add(stream.field("key"), numbers(stream.field("offset"), -1))
+        newest.settle()
+        return newest, reached
+
+    async def _dirty_groups(self, task: Compact) -> AsyncIterator[tuple[TableFile, int]]:
+        """By offset, as far as they are sorted by it."""
+        for source in task.sources:
+            if source.offset_last < task.dirty_from:
+                continue
+            file = await self._files.open(source)
+            for number, group in enumerate(file.footer.groups):
+                if group.offset_hi >= task.dirty_from and group.offset_lo < task.end:
+                    yield file, number
+
+    async def _superseded(
+        self, task: Compact, newest: Newest, source: Source, file: TableFile, group: int
+    ) -> NDArray[np.bool_]:
+        """Of the rows of a group that count: which go now."""
+        look_for_tombstones = source.has_tombstones and file.footer.groups[group].offset_lo < task.tombstones_before
+        ids = (OFFSET_ID, KEY_ID, VALUE_ID) if look_for_tombstones else (OFFSET_ID, KEY_ID)
+        masks = [np.empty(0, np.bool_)]
+        for batch in await file.rows(group, ids):
+            stream = batch.column(STREAM)
+            offsets = numbers(stream.field("offset"), -1)
+            going = newest.supersedes(stream.field("key"), offsets)
+            if look_for_tombstones:
+                empty = np.asarray(batch.column(VALUE).is_null()) & np.asarray(stream.field("key").is_valid())
+                going |= empty & (offsets < task.tombstones_before)
+            masks.append(going & (offsets < task.end) & (offsets != task.newest))
+        return np.concatenate(masks)
+
+    async def _open(self, source: Source) -> TableFile:
+        file = await self._files.open(source)
+        if not file.is_ours:
+            raise _others_columns(source)
+        return file
+
+    async def write(self, batches: Sequence[Any]) -> list[FileDescription]:
+        """Files of these rows, in order of offset, stored."""
+        task, made = self._task, []
+        rows = laid_out(_sorted(batches))
+        settings = ParquetSettings(file_bytes_max=task.target)
+        for body, description in write_parquet(rows, self._place, settings):
+            if description.partition != task.partition:
+                raise Corrupt(f"rows of partition {description.partition} stand among those of {task.partition}")
+            key = self._locations.key_of(description.location)
+            self._stored.append(key)
+            await self._objects.create(key, [memoryview(body)])
+            made.append(description)
+        return made
+
+    def _place(self, offset_first: int) -> str:
+        return data_location(self._task.location, self._task.partition, offset_first, self._ids.new())
+
+
+class _Out:
+    """Rows on their way into files, a window of them at a time: a file is as large as wanted, or as its rows are."""
+
+    def __init__(self, one: _One) -> None:
+        self._one = one
+        self._pending: list[Any] = []
+        self._size = 0
+        self._files: list[FileDescription] = []
+
+    async def add(self, batches: Sequence[Any]) -> None:
+        for batch in batches:
+            self._pending.append(batch)
+            self._size += batch.nbytes
+        if self._size >= WINDOW_BYTES:
+            await self._flush()
+
+    async def end(self) -> tuple[FileDescription, ...]:
+        await self._flush()
+        return tuple(self._files)
+
+    async def _flush(self) -> None:
+        if self._pending:
+            self._files += await self._one.write(self._pending)
+        self._pending, self._size = [], 0
+
+
+def _others_columns(source: Source) -> Corrupt:
+    return Corrupt(
+        f"{source.location} has columns that are not the stream's own: it is left as it is. Its engine can rewrite it"
+    )
+
+
+def _sorted(batches: Sequence[Any]) -> list[Any]:
+    """By ascending offset. No copy where they are."""
+    offsets = np.concatenate([numbers(batch.column(STREAM).field("offset"), -1) for batch in batches])
+    if len(offsets) < 2 or (np.diff(offsets) > 0).all():
+        return list(batches)
+    table = pa.Table.from_batches(batches)
+    found: list[Any] = table.take(pa.array(np.argsort(offsets, kind="stable"))).to_batches()
+    return found
+
+
+def _without(batch: Any, going: NDArray[np.bool_]) -> list[Any]:
+    if not going.any():
+        return [batch]
+    left = np.flatnonzero(~going)
+    return [batch.take(pa.array(left))] if len(left) else []
+
+
+def _without_all(batches: Sequence[Any], going: NDArray[np.bool_]) -> list[Any]:
+    kept: list[Any] = []
+    at = 0
+    for batch in batches:
+        kept += _without(batch, going[at : at + len(batch)])
+        at += len(batch)
+    return kept

@@ -1,0 +1,161 @@
+"""A topic's table over stores in memory, filled row by row: what the tests of maintenance work with."""
+
+import io
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from tests.unit.catalog.tables import ROOT
+from tests.unit.data.brokers import HandClock
+
+from lakestream.catalog.append import append
+from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.data_files import MovedRange, data_location
+from lakestream.catalog.listing import Listings, LiveFile, by_partition
+from lakestream.catalog.locations import Locations
+from lakestream.catalog.next_offsets import next_offsets
+from lakestream.catalog.topic_tables import ensure_table
+from lakestream.clock import SeededIds
+from lakestream.data.table.arrow import SCHEMA
+from lakestream.data.table.parquet import write_parquet
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.memory import MemoryServer
+from lakestream.metadata.store import MetadataStore
+from lakestream.metadata.topics import Topic, Topics
+from lakestream.model import PartitionId
+from lakestream.pipeline.maintenance.maintain import Maintenance, MaintenanceSettings
+from lakestream.pipeline.maintenance.tasks import Result, Task
+from lakestream.pipeline.maintenance.work import RewriteSettings, Rewriting
+from lakestream.storage.memory import MemoryStore
+from lakestream.storage.object_store import ObjectStore
+
+TOPIC = "orders"
+TOPIC_ID = "a" * 32
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+
+
+class Row(NamedTuple):
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    time_ms: int = 0
+
+
+class HereJob:
+    """The work of workers, in this process."""
+
+    def __init__(self, rewriting: Rewriting) -> None:
+        self._rewriting = rewriting
+        self.tasks: list[Task] = []
+
+    async def run(self, tasks: Sequence[Task]) -> list[Result]:
+        self.tasks += tasks
+        return await self._rewriting.do(tasks)
+
+
+class World:
+    def __init__(self, store: MetadataStore | None = None, seed: int = 1) -> None:
+        self.clock = HandClock()
+        self.server = MemoryServer(self.clock)
+        self.metadata: MetadataStore = store or self.server.client()
+        self.objects: ObjectStore = MemoryStore(self.clock)
+        self.ids = SeededIds(random.Random(seed))
+        self.catalog = Catalog(self.metadata, self.objects, Locations(ROOT), self.clock, self.ids)
+        self.topics = Topics(self.metadata)
+        self.claims = Claims(self.metadata)
+
+    async def start(self, partitions: int = 1, **settings: str) -> LoadedTable:
+        named = {name.replace("_", "."): text for name, text in settings.items()}
+        await self.catalog.start()
+        await self.topics.create(TOPIC, Topic(TOPIC_ID, partitions, named))
+        return await ensure_table(self.catalog, TOPIC, TOPIC_ID, named)
+
+    def maintenance(self, settings: MaintenanceSettings | None = None, **work: int) -> Maintenance:
+        rewriting = Rewriting(self.objects, self.catalog.locations, self.ids, RewriteSettings(**work))
+        self.job = HereJob(rewriting)
+        return Maintenance(self.catalog, self.topics, self.claims, self.job, self._now_ms, settings)
+
+    async def _now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    async def table(self) -> LoadedTable:
+        return await self.catalog.load_id(TOPIC_ID)
+
+    async def append(self, rows: Iterable[Row], partition: int = 0, end: int | None = None) -> LoadedTable:
+        """One commit, as the pipeline makes it."""
+        listed = list(rows)
+        loaded = await self.table()
+        start = next_offsets(loaded.metadata).get(partition, 0)
+        made = [one async for one in self.stored(listed, partition, loaded.metadata["location"])]
+        behind = end if end is not None else max(row.offset for row in listed) + 1
+        return await append(self.catalog, loaded, made, [MovedRange(partition, start, behind)])
+
+    async def stored(self, rows: Sequence[Row], partition: int, location: str) -> Any:
+        batches = pa.Table.from_pylist([_as_dict(row, partition) for row in rows], schema=_PLAIN).cast(SCHEMA)
+        place = lambda offset: data_location(location, partition, offset, self.ids.new())  # noqa: E731
+        for body, description in write_parquet(batches.to_batches(), place):
+            await self.objects.create(self.catalog.locations.key_of(description.location), [bytes(body)])
+            yield description
+
+    async def files(self, partition: int = 0) -> list[LiveFile]:
+        listing = await Listings(self.objects, self.catalog.locations).of_main((await self.table()).metadata)
+        return by_partition(listing.data).get(partition, [])
+
+    async def rows(self, partition: int = 0) -> list[Row]:
+        """As they stand in the files, in the order of files and rows: so order is told too."""
+        found: list[Row] = []
+        for file in await self.files(partition):
+            body = await self.objects.get(self.catalog.locations.key_of(file.location))
+            for row in pq.read_table(io.BytesIO(bytes(body))).to_pylist():
+                stream = row["_stream"]
+                time_ms = int(stream["timestamp"].timestamp() * 1000)
+                found.append(Row(stream["offset"], stream["key"], row["value"], time_ms))
+        return found
+
+    async def keys(self) -> set[str]:
+        return {info.key async for page in self.objects.walk("tables") for info in page}
+
+    async def properties(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = (await self.table()).metadata["properties"]
+        return found
+
+    async def log_start(self, offset: int, partition: int = 0) -> None:
+        await self.claims.raise_start(PartitionId(TOPIC_ID, partition), offset)
+
+
+_STREAM = pa.struct(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ms", pa.int64()),
+        ("timestamp_type", pa.int32()),
+        ("key", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary()), ("key_raw", pa.binary())]))),
+        ("schema_id", pa.int32()),
+        ("value", pa.binary()),
+    ]
+)
+_PLAIN = pa.schema([("value", pa.binary()), ("_stream", _STREAM)])
+
+
+def _as_dict(row: Row, partition: int) -> dict[str, Any]:
+    stream = {
+        "partition": partition,
+        "offset": row.offset,
+        "timestamp": row.time_ms * 1000,
+        "timestamp_ms": None,
+        "timestamp_type": 0,
+        "key": row.key,
+        "headers": [{"key": "a", "value": None, "key_raw": None}],
+        "schema_id": None,
+        "value": None,
+    }
+    return {"value": row.value, "_stream": stream}
+
+
+def some_rows(start: int, count: int, time_ms: int = 0) -> list[Row]:
+    return [Row(offset, b"k%d" % offset, b"v%d" % offset, time_ms) for offset in range(start, start + count)]

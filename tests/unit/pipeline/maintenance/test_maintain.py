@@ -1,0 +1,189 @@
+"""Maintenance over real tables in memory: merges, rows that leave, expiry, orphans. Nothing is lost, nothing twice."""
+
+import pytest
+from tests.unit.pipeline.maintenance.tables import HOUR, MINUTE, TOPIC_ID, Row, World, some_rows
+
+from lakestream.catalog.next_offsets import ACCEPT_ROLLBACK, next_offsets
+from lakestream.catalog.updates import SetSnapshotRef
+
+DAY = 24 * HOUR
+
+
+@pytest.fixture
+async def world() -> World:
+    made = World()
+    await made.start()
+    return made
+
+
+async def fill(world: World, commits: int, partition: int = 0, start: int = 0) -> list[Row]:
+    rows: list[Row] = []
+    for number in range(commits):
+        some = some_rows(start + number * 3, 3, world.clock.ms)
+        await world.append(some, partition)
+        rows += some
+        world.clock.ms += 5_000
+    return rows
+
+
+async def test_small_files_become_one(world: World) -> None:
+    rows = await fill(world, 20)
+    world.clock.ms += MINUTE
+    done = await world.maintenance().maintain()
+    assert (done.files_merged, done.files_written, done.failed) == (20, 1, 0)
+    assert len(await world.files()) == 1
+    assert await world.rows() == rows
+    table = await world.table()
+    assert next_offsets(table.metadata) == {0: 60}
+    summary = table.metadata["snapshots"][-1]["summary"]
+    assert summary["operation"] == "replace"
+    assert (summary["total-records"], summary["total-data-files"]) == ("60", "1")
+
+
+async def test_appends_go_on_after_a_merge(world: World) -> None:
+    rows = await fill(world, 10)
+    world.clock.ms += MINUTE
+    await world.maintenance().maintain()
+    rows += await fill(world, 40, start=30)
+    assert await world.rows() == rows
+    world.clock.ms += MINUTE
+    await world.maintenance().maintain()
+    assert await world.rows() == rows
+    assert len(await world.files()) < 5
+
+
+async def test_young_files_wait_unless_they_are_many(world: World) -> None:
+    for number in range(10):
+        await world.append(some_rows(number, 1))
+    assert (await world.maintenance().maintain()).files_merged == 0
+    for number in range(10, 40):
+        await world.append(some_rows(number, 1))
+    assert (await world.maintenance().maintain()).files_merged == 40
+
+
+async def test_partitions_are_merged_apart() -> None:
+    world = World()
+    await world.start(partitions=2)
+    rows = {number: await fill(world, 9, partition=number) for number in (0, 1)}
+    world.clock.ms += MINUTE
+    assert (await world.maintenance().maintain()).files_written == 2
+    assert {number: await world.rows(number) for number in (0, 1)} == rows
+
+
+async def test_a_table_is_looked_at_when_it_has_changed(world: World) -> None:
+    await fill(world, 3)
+    maintenance = world.maintenance()
+    assert (await maintenance.maintain()).tables == 1
+    world.clock.ms += 2 * MINUTE
+    assert (await maintenance.maintain()).tables == 0
+    await world.append(some_rows(9, 1))
+    assert (await maintenance.maintain()).tables == 1
+    world.clock.ms += 10 * MINUTE
+    assert (await maintenance.maintain()).tables == 1
+
+
+async def test_old_snapshots_go_with_their_files_and_only_those(world: World) -> None:
+    rows = await fill(world, 20)
+    world.clock.ms += MINUTE
+    maintenance = world.maintenance()
+    await maintenance.maintain()
+    before = await world.keys()
+    world.clock.ms += 2 * HOUR
+    done = await maintenance.maintain()
+    assert done.snapshots_expired == 20  # all but the merge
+    table = await world.table()
+    assert len(table.metadata["snapshots"]) == 1
+    assert await world.rows() == rows
+    assert done.files_removed > 40
+    left = await world.keys()
+    assert left < before | left
+    assert sum(key.endswith(".parquet") for key in left) == 1
+    await world.append(some_rows(60, 3))
+    assert len(await world.rows()) == 63
+
+
+async def test_a_snapshot_that_was_main_a_minute_ago_stays_however_old_it_is(world: World) -> None:
+    await fill(world, 1)
+    world.clock.ms += 3 * DAY
+    await world.append(some_rows(3, 1))
+    world.clock.ms += MINUTE
+    assert (await world.maintenance().maintain()).snapshots_expired == 0
+    world.clock.ms += 11 * MINUTE
+    assert (await world.maintenance().maintain()).snapshots_expired == 1
+
+
+async def test_tags_keep_their_snapshots_and_files(world: World) -> None:
+    await fill(world, 10)
+    table = await world.table()
+    tagged = table.metadata["snapshots"][4]
+    await world.catalog.commit(TOPIC_ID, [], [SetSnapshotRef("keep", "tag", tagged["snapshot-id"])])
+    world.clock.ms += 2 * HOUR
+    maintenance = world.maintenance()
+    await maintenance.maintain()
+    world.clock.ms += 2 * HOUR
+    await maintenance.maintain()
+    kept = {one["snapshot-id"] for one in (await world.table()).metadata["snapshots"]}
+    assert tagged["snapshot-id"] in kept
+    assert len(kept) == 2
+    assert sum(key.endswith(".parquet") for key in await world.keys()) == 1 + 5  # merged, and what the tag names
+
+
+async def test_orphans_go_after_days_and_nothing_else(world: World) -> None:
+    rows = await fill(world, 3)
+    location = (await world.table()).metadata["location"]
+    orphan = f"{location}/data/partition=0/left.parquet"
+    await world.objects.create(world.catalog.locations.key_of(orphan), [b"left by a crash"])
+    await world.objects.create("tables/default/other-table/data/x.parquet", [b"not ours"])
+    maintenance = world.maintenance()
+    assert (await maintenance.maintain()).orphans_removed == 0
+    world.clock.ms += 2 * DAY
+    assert (await maintenance.maintain()).orphans_removed == 0
+    world.clock.ms += 2 * DAY
+    assert (await maintenance.maintain()).orphans_removed == 1
+    assert "tables/default/other-table/data/x.parquet" in await world.keys()
+    assert await world.rows() == rows
+    await world.append(some_rows(9, 1))
+
+
+async def test_rows_leave_when_they_are_old_and_the_stream_has_forgotten_them() -> None:
+    world = World()
+    await world.start(**{"lakestream.table.retention.ms": str(DAY)})
+    first = world.clock.ms
+    await world.append(some_rows(0, 10, first))
+    await world.append(some_rows(10, 10, first + 3 * HOUR))
+    world.clock.ms = first + 2 * DAY
+    maintenance = world.maintenance()
+    assert (await maintenance.maintain()).rows_removed == 0  # the stream has them still
+    await world.log_start(10)
+    world.clock.ms += HOUR
+    done = await maintenance.maintain()
+    assert (done.files_dropped, done.rows_removed) == (1, 10)
+    assert [row.offset for row in await world.rows()] == list(range(10, 20))
+    assert next_offsets((await world.table()).metadata) == {0: 20}
+
+
+async def test_a_file_at_the_border_is_written_anew_when_half_of_it_goes() -> None:
+    world = World()
+    await world.start(**{"lakestream.table.retention.ms": str(DAY)})
+    first = world.clock.ms
+    rows = [Row(offset, b"k", b"v", first + offset * HOUR) for offset in range(10)]
+    await world.append(rows)
+    world.clock.ms = first + DAY + 4 * HOUR
+    await world.log_start(10)
+    maintenance = world.maintenance()
+    assert (await maintenance.maintain()).rows_removed == 0
+    world.clock.ms = first + DAY + 6 * HOUR
+    assert (await maintenance.maintain()).rows_removed == 6
+    assert await world.rows() == rows[6:]
+
+
+async def test_nothing_is_touched_in_a_table_that_was_rolled_back(world: World) -> None:
+    await fill(world, 20)
+    older = (await world.table()).metadata["snapshots"][3]["snapshot-id"]
+    await world.catalog.commit(TOPIC_ID, [], [SetSnapshotRef("main", "branch", older)])
+    world.clock.ms += 10 * DAY
+    before = await world.keys()
+    done = await world.maintenance().maintain()
+    assert done.failed == 1
+    assert await world.keys() == before
+    assert ACCEPT_ROLLBACK not in await world.properties()
