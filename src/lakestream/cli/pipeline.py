@@ -24,6 +24,8 @@ from lakestream.settings import Settings
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 BAR_WIDTH: Final = 30
+RETRY_S: Final = (1.0, 5.0, 15.0)
+"""Before what failed for the moment is tried again: `--once` ends well only if everything is moved."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -80,15 +82,21 @@ async def _for_ever(driver: Driver) -> int:
 
 
 async def _once(driver: Driver) -> int:
-    if sys.stdout.isatty():
-        driver.on_round = Bar().show
-    done = await driver.run_once()
-    print(
-        f"moved {plural(done.records, 'record')} ({human_size(done.bytes)}) into {plural(done.files, 'file')}"
-        f" of {plural(done.tables, 'table')} in {sum(done.seconds.values()):.1f} s"
-    )
-    if done.stuck:
-        raise LakestreamError(f"{plural(len(done.stuck), 'topic')} could not be moved: {'; '.join(done.stuck)}")
+    tally = Tally(shows_bar=sys.stdout.isatty())
+    driver.on_round = tally.note
+    for wait_s in (0, *RETRY_S):
+        await asyncio.sleep(wait_s)
+        moved = -1
+        while tally.moves > moved and (moved < 0 or tally.left):
+            moved = tally.moves
+            await driver.run_once()
+        if not tally.left or tally.stuck:
+            break
+    print(tally.said(), flush=True)
+    if tally.stuck:
+        raise LakestreamError(f"{plural(len(tally.stuck), 'topic')} could not be moved: {'; '.join(tally.stuck)}")
+    if tally.left:
+        raise LakestreamError(f"{plural(tally.left, 'record')} could not be moved; the lines above say why")
     return 0
 
 
@@ -99,16 +107,36 @@ def work_settings(settings: Settings) -> WorkSettings:
     )
 
 
-class Bar:
-    """How far it is, of what was there at the start; one line that is written over."""
+class Tally:
+    """What all rounds did together, and, in a terminal, how far it is: one line that is written over."""
 
-    def __init__(self) -> None:
-        self._records = 0
+    def __init__(self, *, shows_bar: bool) -> None:
+        self._shows_bar = shows_bar
+        self._records = self._bytes = self._files = 0
+        self._seconds = 0.0
+        self.moves = 0
+        self.left = 0
+        """Records that were seen and are not in a table."""
+        self.stuck: list[str] = []
 
-    def show(self, done: Round) -> None:
+    def note(self, done: Round) -> None:
+        self.moves += done.moves
         self._records += done.records
-        all_records = self._records + done.lag_records
-        share = self._records / all_records if all_records else 1.0
-        filled = "#" * round(share * BAR_WIDTH)
-        end = "\n" if not done.left else ""
-        print(f"\r[{filled:<{BAR_WIDTH}}] {share:4.0%}  {self._records:,} records", end=end, flush=True)
+        self._bytes += done.bytes
+        self._files += done.files
+        self._seconds += sum(done.seconds.values())
+        self.left, self.stuck = done.lag_records, done.stuck
+        if self._shows_bar:
+            print(f"\r{self.bar()}", end="", flush=True)
+
+    def bar(self) -> str:
+        known = self._records + self.left
+        share = self._records / known if known else 1.0
+        return f"[{'#' * int(share * BAR_WIDTH):<{BAR_WIDTH}}] {share:4.0%}  {self._records:,} records"
+
+    def said(self) -> str:
+        over_bar = "\n" if self._shows_bar else ""
+        return (
+            f"{over_bar}moved {plural(self._records, 'record')} ({human_size(self._bytes)})"
+            f" into {plural(self._files, 'file')} in {self._seconds:.1f} s"
+        )

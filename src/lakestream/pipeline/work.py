@@ -103,7 +103,7 @@ class Work:
             key = self._locations.key_of(description.location)
             stored.append(key)  # before: an answer that is lost may be that of a file that is there
             try:
-                await self._objects.create(key, [memoryview(body)])
+                await self._objects.create(key, [memoryview(body).cast("B")])
             except Conflict:
                 stored.remove(key)  # it is somebody else's
                 raise

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from lakestream.cli.options import BROKER_OPTIONS, STORE_OPTIONS, Option, add_options, settings_of
+from lakestream.cli.options import (
+    BROKER_OPTIONS,
+    PIPELINE_OPTIONS,
+    SERVE_OPTIONS,
+    STORE_OPTIONS,
+    Option,
+    add_options,
+    settings_of,
+)
 from lakestream.cli.serve import for_worker
 from lakestream.errors import Misconfigured
 from lakestream.settings import Profile, Settings
@@ -77,3 +85,22 @@ def test_each_worker_has_the_next_port_and_the_first_has_http() -> None:
     assert (free.kafka, free.advertise) == ("127.0.0.1:0", "host")
     with pytest.raises(Misconfigured, match="no port 65536"):
         for_worker(Settings(kafka="h:65535"), 1)
+
+
+def test_the_pipeline_beside_serve() -> None:
+    assert settings(options=SERVE_OPTIONS).pipeline
+    assert not settings("--pipeline", "no", options=SERVE_OPTIONS).pipeline
+    found = settings("--interval", "250ms", "--master", "spark://h:7077", options=PIPELINE_OPTIONS)
+    assert (found.interval_ms, found.master) == (250, "spark://h:7077")
+    assert settings(environment={"LAKESTREAM_INTERVAL": "2m", "LAKESTREAM_PIPELINE": "no"}).interval_ms == 120_000
+
+
+@pytest.mark.parametrize(("text", "milliseconds"), [("5s", 5_000), ("1.5 s", 1_500), ("7", 7_000), ("1ms", 1)])
+def test_times(text: str, milliseconds: int) -> None:
+    assert settings("--interval", text, options=PIPELINE_OPTIONS).interval_ms == milliseconds
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "-1s", "5 min", "s", "fast"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(Misconfigured, match="is no time: write it as 5s"):
+        settings(f"--interval={text}", options=PIPELINE_OPTIONS)
