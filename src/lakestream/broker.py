@@ -5,8 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from lakestream.addresses import cannot_listen, parse_address, shown_address
+from lakestream.catalog.topic_tables import topic_deleted
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
@@ -101,6 +103,7 @@ async def _services(
             auto_create_topics=settings.auto_create_topics,
             profiles=frozenset(Profile if settings.segments_dir is not None else [Profile.COST]),
         ),
+        drop_table=partial(topic_deleted, node.catalog, drop=True),
     )
 
 

@@ -5,7 +5,7 @@ leaves something that the next try finishes.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -112,15 +112,20 @@ class Topics:
                 continue
             return grown
 
-    async def delete(self, name: str, topic_id: str | None = None) -> Topic:
+    async def delete(
+        self, name: str, topic_id: str | None = None, before_name: Callable[[Topic], Awaitable[None]] | None = None
+    ) -> Topic:
         """Its records are gone for readers and writers at once; the sweeper takes the bytes.
 
-        `topic_id`: only that one, not a new topic that has the name by now."""
+        `topic_id`: only that one, not a new topic that has the name by now. `before_name`: what else goes with it, after
+        its logs and before its name: if it fails, the topic is still there to be deleted again."""
         while True:
             topic = _topic(record := await self._found(name))
             if topic_id not in (None, topic.topic_id):
                 raise Missing(f"no topic has the id {topic_id}")
             await self._claims.bury_logs(topic.partitions())
+            if before_name is not None:
+                await before_name(topic)
             try:
                 await self._store.delete(keys.topic_key(name), record.version)
             except Conflict:

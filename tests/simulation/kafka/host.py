@@ -87,6 +87,7 @@ class KafkaHost(Host):
             clock=self.clock,
             ids=ids,
             settings=BrokerSettings(default_partitions=self.world.mood.partitions),
+            drop_table=_no_table,
         )
 
     async def restart(self) -> None:
@@ -129,3 +130,7 @@ class KafkaHost(Host):
     def _break_off(self) -> None:
         for wire in list(self.wires):
             wire.broken_off()
+
+
+async def _no_table(topic_id: str) -> None:
+    """Topics have no tables here that could be dropped."""

@@ -1,6 +1,6 @@
 """What handlers work with: the parts of a broker that a request may need."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from lakestream.clock import Clock, Ids
@@ -34,6 +34,8 @@ class Services:
     clock: Clock
     ids: Ids
     settings: BrokerSettings
+    drop_table: Callable[[str], Awaitable[None]]
+    """Of the topic with this id, and its files."""
 
     @property
     def me(self) -> Broker:

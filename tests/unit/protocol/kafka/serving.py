@@ -1,9 +1,12 @@
 """The handlers of a broker over stores in memory, asked as a client asks: bytes in, bytes out."""
 
+from functools import partial
 from typing import Any
 
+from tests.unit.catalog.tables import catalog_over
 from tests.unit.data.brokers import World
 
+from lakestream.catalog.topic_tables import topic_deleted
 from lakestream.coordination.cluster import ClusterView
 from lakestream.filed import as_bytes
 from lakestream.metadata.brokers import Broker, Brokers, Registered
@@ -46,6 +49,7 @@ class Serving:
             clock=world.clock,
             ids=world.ids,
             settings=BrokerSettings(**settings),
+            drop_table=partial(topic_deleted, catalog_over(metadata, world.objects), drop=True),
         )
         return cls(world, services)
 

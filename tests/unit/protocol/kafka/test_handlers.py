@@ -7,9 +7,13 @@ from uuid import UUID
 
 import pytest
 import pytest_asyncio
+from tests.unit.catalog.tables import catalog_over
 from tests.unit.data.brokers import NOW, World
 from tests.unit.protocol.kafka.serving import Serving
 
+from lakestream.catalog.names import TableName
+from lakestream.catalog.topic_tables import ensure_table
+from lakestream.metadata.topics import Topic
 from lakestream.protocol.kafka.codec import write_request
 from lakestream.protocol.kafka.dispatch import HANDLERS, SMALL_BYTES_MAX
 from lakestream.protocol.kafka.server import CloseConnection
@@ -547,3 +551,14 @@ async def test_a_large_produce_is_read(serving: Serving) -> None:
     await serving.topic(max_message_bytes=str(8 << 20))
     answer = await serving.send("t", make_batch([bytes(5 << 20)], timestamp_ms=NOW))
     assert (answer.error_code, answer.base_offset) == (0, 0)
+
+
+@pytest.mark.parametrize(("said", "left"), [({}, True), ({"lakestream.table.on.delete": "drop"}, False)])
+async def test_a_table_stays_or_goes_with_its_topic(serving: Serving, said: dict[str, str], left: bool) -> None:
+    catalog = catalog_over(serving.world.metadata, serving.world.objects)
+    await catalog.start()
+    topic = await serving.services.topics.create("t", Topic(serving.services.ids.new(), 1, said))
+    await ensure_table(catalog, "t", topic.topic_id, said)
+    (gone,) = (await serving.ask(20, 5, {"topic_names": ["t"], "timeout": 1000})).responses
+    assert gone.error_code == 0
+    assert await catalog.exists(TableName(("default",), "t")) is left

@@ -1,14 +1,18 @@
 """DeleteTopics (key 20), v1-6.
 
 Deletes topics by name, or by id (v6). Gone for every broker when it is answered: nobody can append to a deleted log.
+The topic's table stays, or goes with its files, as `lakestream.table.on.delete` says.
 
 v4 flexible · v5 error message · v6 by id
 """
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from lakestream.coordination import topic_settings
 from lakestream.errors import LakestreamError, Missing
+from lakestream.metadata.topics import Topic
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
 from lakestream.protocol.kafka.services import Services
@@ -30,12 +34,17 @@ async def _deleted(name: str | None, topic_id: UUID | None, services: Services) 
             raise KafkaError(Code.INVALID_REQUEST, f"topic {name} is named by its name and by an id: give one of them")
         if name is None:
             name = await _name_of(topic_id, services)
-        topic = await services.topics.delete(name, topic_id.hex if topic_id else None)
+        topic = await services.topics.delete(name, topic_id.hex if topic_id else None, partial(_drop_table, services))
         services.view.forget(name)
     except LakestreamError as error:
         code = Code.UNKNOWN_TOPIC_ID if by_id and isinstance(error, Missing) else code_of(error)
         return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": describe(error)}
     return {"name": name, "topic_id": UUID(hex=topic.topic_id), "error_code": Code.NONE}
+
+
+async def _drop_table(services: Services, topic: Topic) -> None:
+    if topic_settings.read(topic.settings).table_dropped:
+        await services.drop_table(topic.topic_id)
 
 
 async def _name_of(topic_id: UUID | None, services: Services) -> str:
