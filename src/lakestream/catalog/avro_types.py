@@ -4,8 +4,8 @@ What Iceberg keeps in Avro are manifests and lists of them, written by every eng
 told apart by Iceberg's field ids: a record is a dict by id, and an array of key-value pairs is a dict. The bytes come
 from a bucket that others write to: nothing is read beyond them, and no count makes a loop longer than they are.
 
-A value is read by `(bytes, position) -> (value, position behind it)`. Plain Python: a manifest's entry takes 50 µs to
-read, 15 to skip.
+A value is read by `(bytes, position) -> (value, position behind it)`. Plain Python: a manifest's entry takes 40 µs to
+read, 10 to skip.
 """
 
 import struct
