@@ -117,6 +117,7 @@ class Rounds:
         self._changed = changed
         self._settings = settings
         self._tables: dict[str, LoadedTable] = {}  # by topic id
+        self._offsets: dict[str, tuple[LoadedTable, dict[int, int]]] = {}  # what that table says, by topic id
         self._named: dict[str, NamedTopic] = {}  # by topic id
         self._trimmed: dict[PartitionId, int] = {}
         self._to_trim: set[PartitionId] = set()
@@ -226,7 +227,14 @@ class Rounds:
 
     def _next_offset(self, partition: PartitionId) -> int:
         table = self._tables.get(partition.topic_id)
-        return 0 if table is None else next_offsets(table.metadata).get(partition.number, 0)
+        return 0 if table is None else self._next_offsets(partition.topic_id, table).get(partition.number, 0)
+
+    def _next_offsets(self, topic_id: str, table: LoadedTable) -> dict[int, int]:
+        """Read once per state of the table: it may have thousands of partitions."""
+        known = self._offsets.get(topic_id)
+        if known is None or known[0] is not table:
+            known = self._offsets[topic_id] = (table, next_offsets(table.metadata))
+        return known[1]
 
     def _keep_in_mind(self, backlogs: Sequence[Backlog], moves: Sequence[Move], done: Round) -> None:
         """What this round leaves is looked at by the next one."""
@@ -429,9 +437,10 @@ class Rounds:
             return 0
 
     def _forget_gone(self) -> None:
-        for kept in (self._tables, self.standings):
-            for topic_id in [one for one in kept if one not in self._named]:
-                del kept[topic_id]
+        for topic_id in {*self._tables, *self._offsets, *self.standings} - self._named.keys():
+            self._tables.pop(topic_id, None)
+            self._offsets.pop(topic_id, None)
+            self.standings.pop(topic_id, None)
         for partition in [one for one in self._trimmed if one.topic_id not in self._named]:
             del self._trimmed[partition]
 
