@@ -43,15 +43,15 @@ def test_records_become_rows_while_parts_of_it_are_killed(tmp_path: Path) -> Non
     with serving(tmp_path, *WITH_TABLES) as server:
         assert "tables    every 0.5 s, by Spark on local[*]\n" in server.said()
         produce(server, "one", "two")
-        wait_until(lambda: values_in(tmp_path) == [b"one", b"two"])
-        assert "pipeline.moved ranges=" in server.said()
+        wait_until(lambda: "pipeline.moved ranges=" in server.said())
+        assert values_in(tmp_path) == [b"one", b"two"]
 
         (driver,) = server.children()
         everyone = descendants(driver)
         os.kill(driver, signal.SIGKILL)
         produce(server, "three")
         wait_until(lambda: values_in(tmp_path) == [b"one", b"three", b"two"])
-        assert not any(map(runs, everyone))
+        wait_until(lambda: not any(map(runs, everyone)))
         assert server.said().count("pipeline.ended killed_by=SIGKILL restart_in=0.5s") == 1
 
         with nothing_left(server):

@@ -95,6 +95,7 @@ class SparkJob:
         self._starting = self._thread.do(partial(start_spark, self._settings))
         self._spark = await asyncio.shield(self._starting)
         self._patience.wait_s = 0.0
+        self._thread.do(partial(_warm, self._spark))  # the first job comes after it, and finds workers
 
     async def restart(self) -> None:
         await self._stop()
@@ -173,6 +174,13 @@ def pack(sizes: Sequence[int], cores: int) -> list[list[int]]:
         loads[place] = (load + sizes[number] + 1, place)
         tasks[place].append(number)
     return tasks
+
+
+def _warm(spark: Spark) -> None:
+    """Have workers forked and their modules loaded, while nothing is to be done yet."""
+    with contextlib.suppress(Exception):  # the first job will say what is wrong
+        cores = spark.context.defaultParallelism
+        spark.context.parallelize(range(cores), cores).mapPartitions(list).collect()
 
 
 def _on_spark(spark: Spark, work: WorkSettings, moves: Sequence[Move]) -> dict[int, Outcome]:
