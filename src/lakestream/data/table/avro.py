@@ -39,6 +39,7 @@ class Wanted:
 class Found:
     """All records of a file: the slots of each, and the bytes that these point into."""
 
+    location: str
     data: Buffer
     rows: Longs
 
@@ -48,7 +49,12 @@ class Found:
 
     def text(self, slot: int, row: int) -> str | None:
         start, size = self.rows[row, slot], self.rows[row, slot + 1]
-        return None if start == k.NOTHING else bytes(self.data[start : start + size]).decode()
+        if start == k.NOTHING:
+            return None
+        try:
+            return bytes(self.data[start : start + size]).decode()
+        except UnicodeDecodeError as error:
+            raise damaged(self.location, error) from error
 
     def numbers(self, slot: int, null: int) -> Longs:
         """Bytes that are one number, as Iceberg stores bounds: little-endian, 4 or 8 of them."""
@@ -80,7 +86,7 @@ def _walked(data: Buffer, count: int, code: Longs, slots: int, name: str) -> Fou
     wrong, row = k.walk(pa.py_buffer(data).address, len(data), code, rows)
     if wrong:
         raise Corrupt(f"{name} is damaged: entry {row} {_WRONG[wrong]}")
-    return Found(data, rows)
+    return Found(name, data, rows)
 
 
 def _program(schema: Any, wanted: Wanted) -> Longs:
@@ -134,8 +140,8 @@ def _compile_union(kinds: list[Any], code: list[int], wanted: Wanted, field_id: 
 
 def _compile_list(schema: Any, code: list[int], wanted: Wanted, field_id: int, named: dict[str, Any]) -> None:
     if (columns := wanted.keyed.get(field_id)) is not None and schema["type"] == "array":
-        value = next(part["type"] for part in schema["items"]["fields"] if part["name"] == "value")
-        code += (k.KEYED, int(value == "bytes"), len(columns))
+        kinds = {part["name"]: part["type"] for part in schema["items"]["fields"]}
+        code += (k.KEYED, int(kinds["value"] == "bytes"), len(columns))
         for column, slot in columns.items():
             code += (column, slot)
         return

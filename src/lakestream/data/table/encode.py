@@ -70,7 +70,13 @@ def encode(
     reaches up to this offset although rows end before, so that a consumer goes on behind the gap; up to 2^31 offsets,
     `Encoded.last_offsets` says how far. Corrupt: these rows are none that this system wrote.
     """
-    rows = rows_of(table, name)
+    return encode_rows(rows_of(table, name), bytes_max=bytes_max, codec=codec, covers_to=covers_to, name=name)
+
+
+def encode_rows(
+    rows: Rows, *, bytes_max: int = 1 * MiB, codec: str = "none", covers_to: int | None = None, name: str = "table"
+) -> Encoded:
+    """The same for rows that were picked out already."""
     planned = _planned(rows, bytes_max, name)
     bases, lasts = rows.offsets[planned.firsts[:-1]], rows.offsets[planned.firsts[1:] - 1]
     if covers_to is not None and lasts.size:

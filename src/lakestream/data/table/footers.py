@@ -12,6 +12,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, STREAM, TIMESTAMP_ID, Column
 from lakestream.data.table.manifests import HIGHEST, LOWEST
+from lakestream.data.table.thrift import read_struct
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer, KiB, Span
 
@@ -23,7 +24,7 @@ _MAGIC: Final = b"PAR1"
 _MEMORY_FACTOR: Final = 6
 """How much larger a footer is in memory than in its file, about."""
 
-BAD_PARQUET: Final = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, OverflowError)
+BAD_PARQUET: Final = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, TypeError, OverflowError)
 """What reading bytes that are no whole Parquet file comes to."""
 
 
@@ -40,6 +41,8 @@ class RowGroup(NamedTuple):
     time_lo: int
     time_hi: int
     times_null: int
+    chunks: tuple[tuple[str, Span], ...]
+    """Our columns, by their names, and where their bytes lie in the file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,9 +63,7 @@ class Footer:
     def spans(self, group: int, columns: Mapping[int, tuple[str, ...]]) -> list[Span]:
         """Where in the file the bytes of these columns lie."""
         chosen = tuple(".".join(path) for path in columns.values())
-        found = self.metadata.row_group(group)
-        chunks = (found.column(number) for number in range(found.num_columns))
-        return [_span(chunk) for chunk in chunks if _is_in(chunk.path_in_schema, chosen)]
+        return [span for path, span in self.groups[group].chunks if _is_in(path, chosen)]
 
 
 def footer_size(tail: Buffer, location: str) -> int:
@@ -75,42 +76,113 @@ def footer_size(tail: Buffer, location: str) -> int:
 def read_footer(tail: Buffer, file_size: int, location: str) -> Footer:
     """`tail`: the end of the file, with all of its footer."""
     try:
+        said = read_struct(tail[-footer_size(tail, location) : -_LENGTH_SIZE])
         metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(tail)))
-        paths = _paths(metadata.schema.to_arrow_schema())
-        groups = tuple(_groups(metadata, paths))
-    except BAD_PARQUET as error:
+        schema = metadata.schema.to_arrow_schema()
+        paths = _paths(schema)
+        _check_types(schema, paths)
+        groups = tuple(
+            _groups(said, [metadata.schema.column(n) for n in range(metadata.num_columns)], paths, file_size)
+        )
+    except (*BAD_PARQUET, Corrupt) as error:
         raise Corrupt(f"{location} has a damaged footer ({error}); restore it from a backup") from error
     return Footer(location, file_size, metadata, paths, groups, tail if len(tail) == file_size else None)
 
 
-def _groups(metadata: Any, paths: Mapping[int, tuple[str, ...]]) -> Iterator[RowGroup]:
-    numbers = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
-    offsets, times = (numbers.get(".".join(paths.get(field_id, ()))) for field_id in (OFFSET_ID, TIMESTAMP_ID))
+def check_footer(footer: Footer, rows: int, offset_lo: int, offset_hi: int) -> None:
+    """Corrupt: it says something else than what was committed. A footer has no checksum, and rows are found by it."""
+    low = min((group.offset_lo for group in footer.groups), default=LOWEST)
+    high = max((group.offset_hi for group in footer.groups), default=HIGHEST)
+    differs = (offset_lo != LOWEST and low not in (offset_lo, LOWEST)) or (
+        offset_hi != HIGHEST and high not in (offset_hi, HIGHEST)
+    )
+    if differs or footer.metadata.num_rows != rows or sum(group.rows for group in footer.groups) != rows:
+        raise Corrupt(
+            f"{footer.location} has a damaged footer: it says other offsets, or another count of rows, than the table's"
+            " manifest; restore it from a backup"
+        )
+
+
+_KINDS: Final = {
+    "int": pa.types.is_integer,
+    "long": pa.types.is_int64,
+    "timestamptz": lambda kind: pa.types.is_timestamp(kind) and kind.unit == "us",
+    "binary": lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
+    "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
+    "struct": pa.types.is_struct,
+    "list": pa.types.is_list,
+}
+
+
+def _check_types(schema: Any, paths: Mapping[int, tuple[str, ...]]) -> None:
+    for column in (*COLUMNS, *COLUMNS[1].fields):
+        path = paths.get(column.field_id)
+        if path is None:
+            continue  # said by who wants it
+        kind = schema.field(path[0]).type
+        for name in path[1:]:
+            kind = kind.field(name).type
+        if not _KINDS[column.type](kind):
+            raise ValueError(f"column {'.'.join(path)} is {kind}, no {column.type}")
+
+
+# As Parquet numbers the fields of its footer.
+_ROW_GROUPS, _NUM_ROWS = 4, 3
+_COLUMNS, _GROUP_SIZE, _GROUP_ROWS = 1, 2, 3
+_META_DATA = 3
+_TYPE, _PATH, _VALUES, _PACKED_SIZE, _DATA_PAGE, _DICTIONARY_PAGE, _STATISTICS, _SIZES = 1, 3, 5, 7, 9, 11, 12, 16
+_NULL_COUNT, _MAX, _MIN = 3, 5, 6
+_TYPES: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+
+
+def _groups(said: Any, leaves: list[Any], paths: Mapping[int, tuple[str, ...]], file_size: int) -> Iterator[RowGroup]:
+    ours = tuple(".".join(path) for path in paths.values())
+    offsets, times = (".".join(paths.get(field_id, ())) for field_id in (OFFSET_ID, TIMESTAMP_ID))
     row_start = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        offset_lo, offset_hi, _ = _bounds(group, offsets)
-        time_lo, time_hi, times_null = _bounds(group, times)
-        size = group.total_byte_size
-        yield RowGroup(number, row_start, group.num_rows, size, offset_lo, offset_hi, time_lo, time_hi, times_null)
-        row_start += group.num_rows
+    for number, group in enumerate(said[_ROW_GROUPS]):
+        rows = group[_GROUP_ROWS]
+        chunks = {leaf.path: chunk[_META_DATA] for leaf, chunk in zip(leaves, group[_COLUMNS], strict=True)}
+        for leaf in leaves:
+            _check_chunk(chunks[leaf.path], leaf, rows, file_size)
+        offset_lo, offset_hi, _ = _bounds(chunks.get(offsets))
+        time_lo, time_hi, times_null = _bounds(chunks.get(times))
+        spans = tuple((path, _span(chunk)) for path, chunk in chunks.items() if _is_in(path, ours))
+        size = group[_GROUP_SIZE]
+        yield RowGroup(number, row_start, rows, size, offset_lo, offset_hi, time_lo, time_hi, times_null, spans)
+        row_start += rows
 
 
-def _bounds(group: Any, column: int | None) -> tuple[int, int, int]:
-    statistics = None if column is None else group.column(column).statistics
-    if statistics is None:
-        return LOWEST, HIGHEST, -1
-    nulls = statistics.null_count if statistics.has_null_count else -1
-    if not statistics.has_min_max or not isinstance(statistics.min_raw, int):
+def _check_chunk(chunk: Any, leaf: Any, rows: int, file_size: int) -> None:
+    """What Arrow's Python face ends the process over, and what would be followed out of the file."""
+    if _TYPES[chunk[_TYPE]] != leaf.physical_type or b".".join(chunk[_PATH]).decode() != leaf.path:
+        raise ValueError(f"column {leaf.path} is said to be another one")
+    span = _span(chunk)
+    if not 0 <= span.start <= span.end <= file_size or rows < 0 or chunk[_VALUES] < 0:
+        raise ValueError(f"column {leaf.path} lies outside of the file")
+    levels = (leaf.max_repetition_level, leaf.max_definition_level)
+    for histogram, level in zip((2, 3), levels, strict=True):
+        found = chunk.get(_SIZES, {}).get(histogram)
+        if found and len(found) != level + 1:
+            raise ValueError(f"column {leaf.path} has levels that its schema denies")
+
+
+def _bounds(chunk: Any) -> tuple[int, int, int]:
+    statistics = {} if chunk is None else chunk.get(_STATISTICS, {})
+    nulls = statistics.get(_NULL_COUNT, -1)
+    low, high = statistics.get(_MIN), statistics.get(_MAX)
+    if low is None or high is None or not len(low) == len(high) == _WIDTHS.get(_TYPES[chunk[_TYPE]]):
         return LOWEST, HIGHEST, nulls
-    return statistics.min_raw, statistics.max_raw, nulls
+    return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True), nulls
+
+
+_WIDTHS: Final = {"INT32": 4, "INT64": 8}
 
 
 def _span(chunk: Any) -> Span:
-    start = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        start = min(start, chunk.dictionary_page_offset)
-    return Span(start, start + chunk.total_compressed_size)
+    start = chunk[_DATA_PAGE]
+    if chunk.get(_DICTIONARY_PAGE):
+        start = min(start, chunk[_DICTIONARY_PAGE])
+    return Span(start, start + chunk[_PACKED_SIZE])
 
 
 def _is_in(path: str, chosen: tuple[str, ...]) -> bool:

@@ -18,6 +18,8 @@ from lakestream.data.table.arrow import SCHEMA, STREAM_TYPE
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.footers import BAD_PARQUET, Footer, RowGroup
 from lakestream.data.table.located import numbers
+from lakestream.data.table.manifests import HIGHEST, LOWEST
+from lakestream.data.table.rows import Rows, joined, rows_of
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer, Span
 
@@ -25,7 +27,7 @@ VALUE_ID, STREAM_ID = COLUMNS[0].field_id, COLUMNS[1].field_id
 _IDS: Final = {field.name: field.field_id for field in COLUMNS[1].fields}
 _TIME_IDS: Final = (OFFSET_ID, _IDS["timestamp"], _IDS["timestamp_ms"])
 _RECORD_IDS: Final = (VALUE_ID, *_TIME_IDS, _IDS["timestamp_type"], _IDS["key"], _IDS["headers"])
-_NEEDED: Final = (STREAM_ID, OFFSET_ID, PARTITION_ID)
+_NEEDED: Final = (STREAM_ID, PARTITION_ID, *_RECORD_IDS)
 BATCH_ROWS: Final = 65_536
 
 
@@ -92,28 +94,71 @@ class Fetched(io.RawIOBase):
 
 
 def read_rows(
-    part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], parts: Sequence[Buffer], window: Span
+    part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer], window: Span
+) -> list[Rows]:
+    """The rows with offsets in the window, as records. Corrupt: it names the file."""
+    return [
+        rows_of(batch, part.footer.location).picked(kept) if kept is not None else rows_of(batch, part.footer.location)
+        for batch, kept in _read(part, columns, spans, bodies, window)
+    ]
+
+
+def read_batches(
+    part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer]
 ) -> list[Any]:
-    """Record batches in our layout, of the rows with offsets in the window. Corrupt: it names the file."""
+    """Record batches in our layout, of the rows that count: for who writes them into another file."""
+    found = _read(part, columns, spans, bodies, Span(0, HIGHEST))
+    return [batch if kept is None else batch.take(pa.array(kept)) for batch, kept in found]
+
+
+def read_times(
+    part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer]
+) -> list[tuple[Longs, Longs]]:
+    """Offsets and milliseconds. Of a row without a time: below all others."""
+    found = []
+    for batch, kept in _read(part, columns, spans, bodies, Span(0, HIGHEST)):
+        stream = batch.column(STREAM)
+        times = stream.field("timestamp")
+        offsets, millis = numbers(stream.field("offset"), -1), numbers(times, 0) // 1000
+        if times.null_count:
+            null = np.asarray(times.is_null())
+            millis[null] = numbers(stream.field("timestamp_ms"), LOWEST)[null]
+        found.append((offsets, millis) if kept is None else (offsets[kept], millis[kept]))
+    return found
+
+
+def sorted_rows(parts: list[Rows]) -> Rows:
+    """All of them by ascending offset."""
+    rows = joined(parts)
+    if (np.diff(rows.offsets) <= 0).any():
+        rows = rows.picked(np.argsort(rows.offsets, kind="stable"))
+    return rows
+
+
+def _read(
+    part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer], window: Span
+) -> Iterator[tuple[Any, Longs | None]]:
+    """Record batches in our layout, and which of their rows count; None: all do."""
+    group = part.group
     try:
         file = pq.ParquetFile(
-            pa.PythonFile(Fetched(part.footer.file_size, spans, parts), mode="r"),
+            pa.PythonFile(Fetched(part.footer.file_size, spans, bodies), mode="r"),
             metadata=part.footer.metadata,
             pre_buffer=False,
             page_checksum_verification=True,
         )
         names = [".".join(path) for path in columns.values()]
-        at = part.group.row_start
-        found: list[Any] = []
-        for batch in file.iter_batches(BATCH_ROWS, [part.group.number], names, use_threads=False):
+        at = group.row_start
+        for batch in file.iter_batches(BATCH_ROWS, [group.number], names, use_threads=False):
             rows = _laid_out(batch, part.footer)
-            found += _kept(rows, part, _deleted_in(part.deleted, at, at + len(batch)), window)
+            kept = _kept(rows, part, _deleted_in(part.deleted, at, at + len(batch)), window)
             at += len(batch)
+            if kept is None or kept.size:
+                yield rows, kept
     except BAD_PARQUET as error:
         raise Corrupt(f"{part.footer.location} is damaged ({error}); restore it from a backup") from error
-    if at != part.group.row_start + part.group.rows:
-        raise Corrupt(f"{part.footer.location} has fewer rows than its footer says; restore it from a backup")
-    return found
+    if at != group.row_start + group.rows:
+        raise Corrupt(f"{part.footer.location} has other rows than its footer says; restore it from a backup")
 
 
 def _deleted_in(deleted: Longs | None, start: int, end: int) -> Longs | None:
@@ -123,47 +168,22 @@ def _deleted_in(deleted: Longs | None, start: int, end: int) -> Longs | None:
     return deleted[first:last] - start if last > first else None
 
 
-def _kept(rows: Any, part: Part, deleted: Longs | None, window: Span) -> Iterator[Any]:
-    """The rows that count, without a copy where all do."""
-    offsets = numbers(rows.column(STREAM).field("offset"), -1)
+def _kept(rows: Any, part: Part, deleted: Longs | None, window: Span) -> Longs | None:
+    """The places of the rows that count; None: all do."""
+    offsets, group = numbers(rows.column(STREAM).field("offset"), -1), part.group
+    if ((offsets < group.offset_lo) | (offsets > group.offset_hi)).any():
+        # Rows are found by these bounds: if they are wrong here, others may have been passed over.
+        raise Corrupt(f"{part.footer.location} has offsets that its footer denies; restore it from a backup")
     keep: NDArray[np.bool_] = (offsets >= window.start) & (offsets < window.end)
     if part.partition is not None:
         keep &= numbers(rows.column(STREAM).field("partition"), -1) == part.partition
     if deleted is not None:
         keep[deleted] = False
-    if keep.all():
-        yield rows
-    elif keep.any():
-        yield rows.take(pa.array(np.flatnonzero(keep)))
-
-
-def sorted_rows(batches: list[Any]) -> Any:
-    """A table by ascending offset."""
-    table = pa.Table.from_batches(batches)
-    offsets = offsets_of(table)
-    if len(offsets) > 1 and (np.diff(offsets) <= 0).any():
-        table = table.take(pa.array(np.argsort(offsets, kind="stable")))
-    return table
-
-
-def offsets_of(table: Any) -> Longs:
-    chunks = [numbers(chunk.field("offset"), -1) for chunk in table.column(STREAM).chunks]
-    return np.concatenate([np.empty(0, np.int64), *chunks])
-
-
-def times_of(batch: Any) -> tuple[Longs, Longs]:
-    """Offsets and milliseconds. Of a row without a time: below all others."""
-    stream = batch.column(STREAM)
-    times = stream.field("timestamp")
-    found = numbers(times.cast(pa.timestamp("us", tz="UTC")), 0) // 1000
-    if times.null_count:
-        null = np.asarray(times.is_null())
-        found[null] = numbers(stream.field("timestamp_ms"), -(2**63))[null]
-    return numbers(stream.field("offset"), -1), found
+    return None if keep.all() else np.flatnonzero(keep)
 
 
 def _laid_out(batch: Any, footer: Footer) -> Any:
-    """The same rows with our names for things, in our order; what the file does not have is null."""
+    """The same rows with our names for things, in our order; what was not asked for is null."""
     paths = footer.paths
     stream = batch.column(paths[STREAM_ID][0])
     if stream.null_count:
@@ -178,7 +198,7 @@ def _laid_out(batch: Any, footer: Footer) -> Any:
 
 def _child(stream: Any, field: Any, path: tuple[str, ...] | None, paths: Mapping[int, tuple[str, ...]]) -> Any:
     if path is None or stream.type.get_field_index(path[-1]) < 0:
-        return pa.nulls(len(stream), field.type)
+        return pa.nulls(len(stream), field.type)  # it was not asked for
     found = stream.field(path[-1])
     return _headers(found, paths) if field.name == "headers" else found
 

@@ -35,6 +35,9 @@ class Located:
         size = np.concatenate([none, *(part.size for part in parts)])
         return cls(address, size, tuple(array for part in parts for array in part.held))
 
+    def picked(self, places: Longs) -> "Located":
+        return Located(self.address[places], self.size[places], self.held)
+
     def or_else(self, other: "Located") -> "Located":
         """Where this is null, what the other has."""
         null = self.size < 0

@@ -14,6 +14,7 @@ from lakestream.catalog.topic_layout import OFFSET_ID, PARTITION_ID, TIMESTAMP_I
 from lakestream.data.table import avro
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.kernels_avro import NOTHING
+from lakestream.errors import Corrupt
 from lakestream.model import Buffer
 
 LOWEST: Final = -(2**63) + 1
@@ -143,7 +144,7 @@ def read_files(body: Buffer, manifest: Manifest) -> Files:
     """What is in it now: what a commit took out is left out."""
     found = avro.read(body, _ENTRIES, manifest.location)
     alive = np.flatnonzero(found.rows[:, 0] != _DELETED)
-    found = avro.Found(found.data, np.ascontiguousarray(found.rows[alive]))
+    found = avro.Found(manifest.location, found.data, np.ascontiguousarray(found.rows[alive]))
     rows = range(len(found.rows))
     # A new file has the number of the commit that brought it, which was not known when its manifest was written.
     facts = {
@@ -177,7 +178,9 @@ def _about(found: avro.Found, row: int) -> str | None:
 
 
 def _text(found: avro.Found, slot: int, row: int) -> str:
-    return found.text(slot, row) or ""
+    if not (text := found.text(slot, row)):
+        raise Corrupt(f"{found.location} is damaged: entry {row} names no file")
+    return text
 
 
 assert NOTHING < LOWEST, "what is not there is told from every bound"

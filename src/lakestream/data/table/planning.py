@@ -18,7 +18,7 @@ from lakestream.catalog.locations import Locations
 from lakestream.data.cache.shared import Shared
 from lakestream.data.table import deletes
 from lakestream.data.table.compiled import Longs
-from lakestream.data.table.footers import TAIL_BYTES, Footer, footer_size, read_footer
+from lakestream.data.table.footers import TAIL_BYTES, Footer, check_footer, footer_size, read_footer
 from lakestream.data.table.groups import Part
 from lakestream.data.table.manifests import DATA, HIGHEST, Files, Manifest, joined, read_files, read_list
 from lakestream.data.table.snapshots import Table
@@ -84,7 +84,7 @@ class Planner:
         location = files.locations[place]
         if not files.is_parquet[place]:
             raise Corrupt(f"{location} is no Parquet file: tables of topics are read from Parquet only")
-        return await self._footers.get(location, lambda: self._load_footer(location, int(files.sizes[place])))
+        return await self._footers.get(location, lambda: self._load_footer(files, place))
 
     async def signature(self, table: Table, partition: int, files: Files, place: int) -> tuple[str, ...]:
         """Which deletes a file is read with."""
@@ -127,7 +127,8 @@ class Planner:
         body = await self._get(manifest.location)
         return await self._run(lambda: read_files(body, manifest))
 
-    async def _load_footer(self, location: str, file_size: int) -> Footer:
+    async def _load_footer(self, files: Files, place: int) -> Footer:
+        location, file_size = files.locations[place], int(files.sizes[place])
         size = min(file_size, TAIL_BYTES)
         (tail,) = await self.fetch(location, [Span(file_size - size, file_size)])
         needed = footer_size(tail, location)
@@ -135,7 +136,10 @@ class Planner:
             raise Corrupt(f"{location} is damaged: it says that its footer is larger than the file")
         if needed > len(tail):
             (tail,) = await self.fetch(location, [Span(file_size - needed, file_size)])
-        return await self._run(lambda: read_footer(tail, file_size, location))
+        footer = await self._run(lambda: read_footer(tail, file_size, location))
+        rows, low, high = (int(fact[place]) for fact in (files.rows, files.offset_lo, files.offset_hi))
+        check_footer(footer, rows, low, high)
+        return footer
 
     async def _deleted(self, table: Table, partition: int, files: Files, place: int) -> Longs | None:
         found = (await self.files(table, partition, deleting=True)).files

@@ -17,11 +17,12 @@ import numpy as np
 
 from lakestream.catalog.catalog import Catalog
 from lakestream.data.cache.shared import Shared
-from lakestream.data.table.encode import Encoded, encode
+from lakestream.data.table.encode import Encoded, encode_rows
 from lakestream.data.table.footers import Footer
 from lakestream.data.table.groups import Part, read_rows, record_columns, sorted_rows
 from lakestream.data.table.past import Past
 from lakestream.data.table.planning import Planner, cluster, together, window
+from lakestream.data.table.rows import Rows
 from lakestream.data.table.snapshots import Snapshots, Table
 from lakestream.data.table.threads import Run
 from lakestream.data.table.times import Times
@@ -187,18 +188,18 @@ class Replay:
 
     async def _load(self, table: Table, partition: int, plan: Plan) -> Chunk:
         files = (await self._planner.files(table, partition)).files
-        rows = []
+        rows: list[Rows] = []
         async with self._loads:
             for place, footer, group in plan.parts:
                 part = await self._planner.part(table, partition, files, place, footer, group)
                 rows += await self._rows(part, plan.window)
             name = plan.parts[0][1].location
-            encoded = (
-                await self._run(lambda: encode(sorted_rows(rows), bytes_max=BATCH_BYTES, name=name)) if rows else None
-            )
+            if not rows:
+                return Chunk(None, plan.window.end)
+            encoded = await self._run(lambda: encode_rows(sorted_rows(rows), bytes_max=BATCH_BYTES, name=name))
         return Chunk(encoded, plan.window.end)
 
-    async def _rows(self, part: Part, window: Span) -> list[object]:
+    async def _rows(self, part: Part, window: Span) -> list[Rows]:
         columns = record_columns(part)
         footer = part.footer
         if footer.body is not None:

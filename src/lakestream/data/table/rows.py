@@ -35,12 +35,26 @@ class Rows:
     def __len__(self) -> int:
         return int(self.offsets.size)
 
+    def picked(self, places: Longs) -> "Rows":
+        """Some of them, in the order given. No key, value or header is copied."""
+        return Rows(
+            self.offsets[places],
+            self.timestamps[places],
+            self.timestamp_types[places],
+            self.keys.picked(places),
+            self.values.picked(places),
+            self.headers_first[places],
+            self.headers_count[places],
+            self.header_keys,
+            self.header_values,
+        )
+
 
 def rows_of(table: Any, name: str) -> Rows:
     """Of a `pyarrow.Table` or `RecordBatch`. Corrupt: columns are gone, or hold what cannot be."""
     chunks = table.to_batches() if isinstance(table, pa.Table) else [table]
     parts = [_part(chunk, name) for chunk in chunks if chunk.num_rows]
-    return parts[0] if len(parts) == 1 else _joined(parts)
+    return joined(parts)
 
 
 def _part(chunk: Any, name: str) -> Rows:
@@ -98,7 +112,10 @@ def _milliseconds(timestamps: Any, far: Any) -> Longs:
     return milliseconds
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def joined(parts: list[Rows]) -> Rows:
+    """One behind the other."""
+    if len(parts) == 1:
+        return parts[0]
     header_counts = np.array([part.header_keys.size.size for part in parts], np.int64)
     before = np.cumsum(header_counts) - header_counts
     return Rows(

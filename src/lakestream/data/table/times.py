@@ -1,16 +1,16 @@
 """Times to offsets in a table: files and row groups whose bounds promise such a record are looked into, no others."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from lakestream.data.table.groups import read_rows, time_columns, times_of
+from lakestream.data.table.groups import read_times, time_columns
 from lakestream.data.table.manifests import HIGHEST, Files
 from lakestream.data.table.planning import Planner
 from lakestream.data.table.snapshots import Table
 from lakestream.data.table.threads import Run
-from lakestream.model import Span
 
 
 class Times:
@@ -64,11 +64,8 @@ class Times:
             columns = time_columns(part)
             spans = footer.spans(group.number, columns)
             bodies = await self._planner.fetch(footer.location, spans)
-            rows = await self._run(
-                lambda: read_rows(part, columns, spans, bodies, Span(0, HIGHEST))  # noqa: B023 -- awaited at once
-            )
-            for batch in rows:
-                yield times_of(batch)
+            for found in await self._run(partial(read_times, part, columns, spans, bodies)):
+                yield found
 
 
 def _newest_ms(files: Files) -> Any:

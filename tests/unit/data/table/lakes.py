@@ -33,6 +33,7 @@ from lakestream.catalog.shapes import Json, schema_of, spec_of
 from lakestream.catalog.topic_tables import ensure_table
 from lakestream.catalog.updates import AddSnapshot, SetSnapshotRef
 from lakestream.clock import SeededIds, SystemClock
+from lakestream.data.table.arrow import SCHEMA
 from lakestream.data.table.decode import decode
 from lakestream.data.table.heads import Source
 from lakestream.data.table.history import TableHistory
@@ -58,7 +59,9 @@ def rows_of(records: Sequence[Record], partition: int = 0) -> pa.Table:
         for record in records
         for batch in decode([Source.single("x", batch_of([record]), record.offset)], partition)
     ]
-    return pa.Table.from_batches(batches).combine_chunks()
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_batches(batches), out, store_schema=False)
+    return pq.read_table(pa.BufferReader(out.getvalue())).combine_chunks()
 
 
 class Lake:
@@ -93,7 +96,7 @@ class Lake:
         files = []
         if records:
             for file in write_parquet(
-                rows_of(records, partition).to_batches(),
+                rows_of(records, partition).cast(SCHEMA).to_batches(),
                 lambda offset: data_location(table.metadata["location"], partition, offset, str(next(self.numbers))),
                 ParquetSettings(**parquet),
             ):
@@ -148,9 +151,7 @@ class Lake:
                                 data_file=file,
                             )
                         )
-                made = writer.to_manifest_file()
-                made.content = content  # type: ignore[misc]
-                manifests.append(made)
+                manifests.append(writer.to_manifest_file())
         location = f"{folder}/snap-foreign-{number}.avro"
         with write_manifest_list(2, io.new_output(location), number, main, sequence, "deflate") as listed:
             listed.add_manifests([*manifests, *(self._manifests(metadata) if keep else [])])
@@ -177,7 +178,7 @@ class Lake:
         *,
         bounds: bool = True,
         content: DataFileContent = DataFileContent.DATA,
-        partition: int = 0,
+        partition: int | None = 0,
         **parquet: Any,
     ) -> DataFile:
         """A Parquet file that another engine wrote."""
@@ -188,13 +189,14 @@ class Lake:
         lower, upper = {}, {}
         if bounds and content is DataFileContent.DATA:
             offsets = [row["_stream"]["offset"] for row in table.select(["_stream"]).to_pylist()]
-            lower = {3: _bytes(partition, 4), 4: _bytes(min(offsets), 8)}
-            upper = {3: _bytes(partition, 4), 4: _bytes(max(offsets), 8)}
+            lower, upper = {4: _bytes(min(offsets), 8)}, {4: _bytes(max(offsets), 8)}
+            if partition is not None:
+                lower[3] = upper[3] = _bytes(partition, 4)
         return DataFile.from_args(
             content=content,
             file_path=location,
             file_format=FileFormat.PARQUET,
-            partition=IcebergRecord(partition),
+            partition=IcebergRecord() if partition is None else IcebergRecord(partition),
             record_count=len(table),
             file_size_in_bytes=path.stat().st_size,
             lower_bounds=lower,
