@@ -211,6 +211,7 @@ def own_flags(cluster: Brokers, folder: Path) -> list[str]:
     return ["--data-dir", str(folder / "data"), "--metadata", cluster.metadata, "--storage", cluster.storage]
 
 
+@pytest.mark.timeout(300)
 async def test_two_workers_of_a_cluster_and_then_one(tmp_path: Path) -> None:
     """By `lakestream pipeline --master`, then, after a worker was killed, by `spark-submit`."""
     async with brokers(tmp_path, stores=SQLITE_AND_DISK) as cluster, spark_cluster(tmp_path / "spark") as spark:

@@ -32,6 +32,8 @@ TASK_TRIES: Final = 4
 _SIMPLE: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _SMALL: Final = (*_SIMPLE, "-Xss512k", "-Xmx512m")
 
+_MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)(, *[1-9]\d*)?\])?|spark://[^/]+:\d+(,[^/]+:\d+)*|yarn|k8s://.+")
+
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit`, which has started Java already and has its own idea of where to run."""
 
@@ -79,6 +81,7 @@ def start_spark(settings: SparkSettings) -> Spark:
     import pyspark
 
     _keep_py4j_quiet()
+    _check_master(settings.master)
     environment = dict(os.environ)
     if _SUBMITTED in environment:
         return Spark(_open_context(_conf(settings.master, submitted=True), {}), None, None)
@@ -156,12 +159,13 @@ def _open_context(conf: Mapping[str, str], environment: Mapping[str, str]) -> "S
     return context
 
 
-def _start_failed(master: str, error: Exception) -> Exception:
+def _check_master(master: str) -> None:
+    if _MASTER.fullmatch(master) is None:
+        raise Misconfigured(f"--master {master!r} is none that Spark knows: local[*], spark://host:7077, yarn, k8s://…")
+
+
+def _start_failed(master: str, error: Exception) -> Unavailable:
     said = str(error)
-    if "Could not parse Master URL" in said:
-        return Misconfigured(
-            f"--master {master!r} is not one that Spark knows: local[*], spark://host:7077, yarn, k8s://…"
-        )
     told = re.search(r"^(?:Caused by|:) ?[\w.$]+(?:Exception|Error): (.*)", said, re.MULTILINE)
     return Unavailable(f"Spark does not start on {master}: {told[1] if told else said.splitlines()[0]}")
 

@@ -14,7 +14,7 @@ from lakestream.pipeline.archive import Archive, cache_folder
 from lakestream.pipeline.java import Java, find_java
 from lakestream.pipeline.job import TASK_BYTES, pack
 from lakestream.pipeline.preload import without_zips
-from lakestream.pipeline.spark import _with_tries
+from lakestream.pipeline.spark import _check_master, _with_tries
 
 
 @given(st.lists(st.integers(0, 2 * TASK_BYTES), max_size=60), st.integers(1, 16))
@@ -40,6 +40,17 @@ def test_small_moves_share_tasks_and_large_ones_do_not() -> None:
 def test_a_task_is_tried_again_on_one_machine_too(master: str, started: str) -> None:
     assert _with_tries(master) == started
     assert _with_tries("spark://h:7077") == "spark://h:7077"
+
+
+@pytest.mark.parametrize("master", ["", "lokal", "local[0]", "local[x]", "sprk://h:7077", "spark://h", "yarn2"])
+def test_a_master_that_spark_does_not_know(master: str) -> None:
+    with pytest.raises(Misconfigured, match="is none that Spark knows"):
+        _check_master(master)
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[4, 2]", "spark://a:1,b:2", "yarn", "k8s://https://h:1"])
+def test_a_master_that_spark_knows(master: str) -> None:
+    _check_master(master)
 
 
 def test_workers_leave_the_zip_files_alone() -> None:
