@@ -106,8 +106,8 @@ def _left_main(metadata: Json, known: Mapping[int, Json]) -> dict[int, int]:
         if parent is not None:
             left[parent] = max(left.get(parent, 0), snapshot["timestamp-ms"])
     entries = metadata["snapshot-log"]
-    ends = [entry["timestamp-ms"] for entry in entries[1:]] + [_FOR_EVER]
-    for entry, end_ms in zip(entries, ends, strict=True):
+    for place, entry in enumerate(entries):
+        end_ms = entries[place + 1]["timestamp-ms"] if place + 1 < len(entries) else _FOR_EVER
         left[entry["snapshot-id"]] = max(left.get(entry["snapshot-id"], 0), end_ms)
     return left
 

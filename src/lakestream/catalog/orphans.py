@@ -82,7 +82,7 @@ async def _named_keys(catalog: Catalog, loaded: LoadedTable, listings: Listings)
     named.update(manifests)
     places = partition_fields(metadata)
     for found in await together([listings.manifest(one, places) for one in manifests.values()], READS_AT_ONCE):
-        named.update(found.named)
+        named.update(file.location for file in found.files)  # not what a commit took out: others name it, or nobody
     named.update(_others(metadata))
     return {key for location in named if (key := _key(catalog, location))}
 

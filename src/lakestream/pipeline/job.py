@@ -87,6 +87,11 @@ class SparkJob:
     def alive(self) -> bool:
         return self._spark is not None and self._spark.alive
 
+    @property
+    def spark(self) -> Spark | None:
+        """The one that runs, for who has other work for it too (maintenance/job.py)."""
+        return self._spark if self.alive else None
+
     async def start(self) -> None:
         """Misconfigured: there is no Java that fits, or no such master. Unavailable: Spark does not come up."""
         if self.alive:
@@ -190,7 +195,7 @@ def _on_spark(spark: Spark, work: WorkSettings, moves: Sequence[Move]) -> dict[i
         groups = [[(number, moves[number]) for number in task] for task in tasks]
         found = context.parallelize(groups, len(groups)).mapPartitions(partial(_in_worker, work)).collect()
     except Exception as error:  # whatever of Java, of py4j or of a socket it is
-        raise Unavailable(_said(error)) from error
+        raise Unavailable(said_by_spark(error)) from error
     return dict(found)
 
 
@@ -204,7 +209,7 @@ def _in_worker(work: WorkSettings, groups: Iterator[list[_Numbered]]) -> Iterato
             yield number, replace(outcome, move=replace(outcome.move, pieces=()))  # the driver has them
 
 
-def _said(error: Exception) -> str:
+def said_by_spark(error: Exception) -> str:
     """Java's errors are pages; the first line that tells something is enough."""
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if "Exception:" in line or "Error:" in line]

@@ -5,8 +5,8 @@ each key of the dirty part, and removes from both parts what they supersede. Rec
 stay for `delete.retention.ms` after they became part of the clean part, so that every consumer can see them.
 
     lakestream.compacted-to   a property: {"0": 123, …}, where the dirty part begins
-    lakestream.compacted-at   a property: {"0": [[123, 1700000000000], …]}, when which offsets became clean: for as long
-                              as there may be deletions in them
+    lakestream.compacted-at   a property: {"0": [100, [[123, 1700000000000], …]], …}, from where on there may still be
+                              deletions, and when which offsets became clean
 
 They are set in the commit that removes the records. Whoever removes them has everything looked at again, no more. The
 same is done after a rollback that an operator has accepted: what was removed since may be back.
@@ -40,21 +40,25 @@ class Horizon(NamedTuple):
 class Cleaned(NamedTuple):
     to: int = 0
     horizons: tuple[Horizon, ...] = ()
+    purged: int = 0
+    """Deletions before this offset are gone."""
 
     def tombstones_before(self, now_ms: int, delete_retention_ms: int) -> int:
         """Deletions before this offset have been there for long enough."""
-        return max((one.offset for one in self.horizons if one.clean_ms + delete_retention_ms <= now_ms), default=0)
+        over = (one.offset for one in self.horizons if one.clean_ms + delete_retention_ms <= now_ms)
+        return max(over, default=self.purged)
 
     def after(self, reached: int, tombstones_before: int, now_ms: int) -> "Cleaned":
         """A run has cleaned up to `reached`, and removed the deletions before the other offset."""
         left = [one for one in self.horizons if one.offset > tombstones_before]
         if reached > self.to:
             left.append(Horizon(reached, now_ms))
-        return Cleaned(max(reached, self.to), tuple(left[-HORIZONS_MAX:]))  # the others wait for the next one
+        # Of too many, the oldest wait for the next one.
+        return Cleaned(max(reached, self.to), tuple(left[-HORIZONS_MAX:]), max(tombstones_before, self.purged))
 
 
 _decode_reached = msgspec.json.Decoder(dict[int, int]).decode
-_decode_horizons = msgspec.json.Decoder(dict[int, tuple[Horizon, ...]]).decode
+_decode_horizons = msgspec.json.Decoder(dict[int, tuple[int, tuple[Horizon, ...]]]).decode
 
 
 class CompactionSettings(NamedTuple):
@@ -87,7 +91,11 @@ def cleaned_of(metadata: Json) -> dict[int, Cleaned]:
         horizons = _decode_horizons(properties.get(COMPACTED_AT, "{}"))
     except (msgspec.DecodeError, ValueError):
         return {}
-    return {partition: Cleaned(to, horizons.get(partition, ())) for partition, to in reached.items()}
+    found = {}
+    for partition, to in reached.items():
+        purged, times = horizons.get(partition, (0, ()))
+        found[partition] = Cleaned(to, times, purged)
+    return found
 
 
 def properties_with(metadata: Json, partition: int, cleaned: Cleaned) -> dict[str, str]:
@@ -99,7 +107,9 @@ def properties_with(metadata: Json, partition: int, cleaned: Cleaned) -> dict[st
 
 def _properties_of(cleaned: Mapping[int, Cleaned]) -> dict[str, str]:
     reached = {str(partition): cleaned[partition].to for partition in sorted(cleaned)}
-    horizons = {str(partition): cleaned[partition].horizons for partition in sorted(cleaned)}
+    horizons = {
+        str(partition): (cleaned[partition].purged, cleaned[partition].horizons) for partition in sorted(cleaned)
+    }
     return {COMPACTED_TO: _text(reached), COMPACTED_AT: _text(horizons)}
 
 
@@ -112,12 +122,12 @@ def due(
     settled, end = _settled(files, settings.min_lag_ms, now_ms, ages_ms)
     if not settled:
         return None
-    tombstones_before = cleaned.tombstones_before(now_ms, settings.delete_retention_ms)
     newest = max(_last(file) for file in files)
-    if not (
-        _is_dirty(settled, cleaned.to, end, settings, now_ms)
-        or any(_has_tombstones(file, min(tombstones_before, newest)) for file in settled)
-    ):
+    tombstones_before = min(cleaned.tombstones_before(now_ms, settings.delete_retention_ms), newest)
+    has_tombstones = tombstones_before > cleaned.purged and any(
+        _first(file) < tombstones_before and file.tombstones != 0 for file in settled
+    )
+    if not has_tombstones and not _is_dirty(settled, cleaned.to, end, settings, now_ms):
         return None
     return Due(tuple(settled), min(cleaned.to, end), end, tombstones_before, newest)
 
@@ -155,10 +165,6 @@ def _share_behind(file: LiveFile, offset: int) -> float:
     """Of a file that is clean at its start and dirty at its end."""
     first, last = _first(file), _last(file)
     return (last + 1 - max(first, offset)) / (last + 1 - first)
-
-
-def _has_tombstones(file: LiveFile, before: int) -> bool:
-    return _first(file) < before and file.tombstones != 0
 
 
 def _first(file: LiveFile) -> int:

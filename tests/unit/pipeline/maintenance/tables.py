@@ -17,9 +17,9 @@ from lakestream.catalog.listing import Listings, LiveFile, by_partition
 from lakestream.catalog.locations import Locations
 from lakestream.catalog.next_offsets import next_offsets
 from lakestream.catalog.topic_tables import ensure_table
-from lakestream.clock import SeededIds
+from lakestream.clock import Clock, Ids, SeededIds
 from lakestream.data.table.arrow import SCHEMA
-from lakestream.data.table.parquet import write_parquet
+from lakestream.data.table.parquet import WrittenFile, write_parquet
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.store import MetadataStore
@@ -57,24 +57,31 @@ class HereJob:
 
 
 class World:
-    def __init__(self, store: MetadataStore | None = None, seed: int = 1) -> None:
+    def __init__(
+        self,
+        store: MetadataStore | None = None,
+        seed: int = 1,
+        objects: ObjectStore | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         self.clock = HandClock()
-        self.server = MemoryServer(self.clock)
-        self.metadata: MetadataStore = store or self.server.client()
-        self.objects: ObjectStore = MemoryStore(self.clock)
+        self.metadata: MetadataStore = store or MemoryServer(self.clock).client()
+        self.objects: ObjectStore = objects or MemoryStore(self.clock)
         self.ids = SeededIds(random.Random(seed))
-        self.catalog = Catalog(self.metadata, self.objects, Locations(ROOT), self.clock, self.ids)
+        self.catalog = Catalog(self.metadata, self.objects, Locations(ROOT), clock or self.clock, self.ids)
         self.topics = Topics(self.metadata)
         self.claims = Claims(self.metadata)
 
-    async def start(self, partitions: int = 1, **settings: str) -> LoadedTable:
-        named = {name.replace("_", "."): text for name, text in settings.items()}
+    async def start(self, settings: Mapping[str, str] | None = None, partitions: int = 1) -> LoadedTable:
+        chosen = dict(settings or {})
         await self.catalog.start()
-        await self.topics.create(TOPIC, Topic(TOPIC_ID, partitions, named))
-        return await ensure_table(self.catalog, TOPIC, TOPIC_ID, named)
+        await self.topics.create(TOPIC, Topic(TOPIC_ID, partitions, chosen))
+        return await ensure_table(self.catalog, TOPIC, TOPIC_ID, chosen)
 
-    def maintenance(self, settings: MaintenanceSettings | None = None, **work: int) -> Maintenance:
-        rewriting = Rewriting(self.objects, self.catalog.locations, self.ids, RewriteSettings(**work))
+    def maintenance(
+        self, settings: MaintenanceSettings | None = None, work: RewriteSettings | None = None
+    ) -> Maintenance:
+        rewriting = Rewriting(self.objects, self.catalog.locations, self.ids, work)
         self.job = HereJob(rewriting)
         return Maintenance(self.catalog, self.topics, self.claims, self.job, self._now_ms, settings)
 
@@ -89,16 +96,12 @@ class World:
         listed = list(rows)
         loaded = await self.table()
         start = next_offsets(loaded.metadata).get(partition, 0)
-        made = [one async for one in self.stored(listed, partition, loaded.metadata["location"])]
+        made = []
+        for body, description in filed(listed, partition, loaded.metadata["location"], self.ids):
+            await self.objects.create(self.catalog.locations.key_of(description.location), [bytes(body)])
+            made.append(description)
         behind = end if end is not None else max(row.offset for row in listed) + 1
         return await append(self.catalog, loaded, made, [MovedRange(partition, start, behind)])
-
-    async def stored(self, rows: Sequence[Row], partition: int, location: str) -> Any:
-        batches = pa.Table.from_pylist([_as_dict(row, partition) for row in rows], schema=_PLAIN).cast(SCHEMA)
-        place = lambda offset: data_location(location, partition, offset, self.ids.new())  # noqa: E731
-        for body, description in write_parquet(batches.to_batches(), place):
-            await self.objects.create(self.catalog.locations.key_of(description.location), [bytes(body)])
-            yield description
 
     async def files(self, partition: int = 0) -> list[LiveFile]:
         listing = await Listings(self.objects, self.catalog.locations).of_main((await self.table()).metadata)
@@ -140,6 +143,13 @@ _STREAM = pa.struct(
     ]
 )
 _PLAIN = pa.schema([("value", pa.binary()), ("_stream", _STREAM)])
+
+
+def filed(rows: Sequence[Row], partition: int, location: str, ids: Ids) -> list[WrittenFile]:
+    batches = pa.Table.from_pylist([_as_dict(row, partition) for row in rows], schema=_PLAIN).cast(SCHEMA)
+    return list(
+        write_parquet(batches.to_batches(), lambda offset: data_location(location, partition, offset, ids.new()))
+    )
 
 
 def _as_dict(row: Row, partition: int) -> dict[str, Any]:

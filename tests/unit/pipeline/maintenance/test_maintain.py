@@ -147,7 +147,7 @@ async def test_orphans_go_after_days_and_nothing_else(world: World) -> None:
 
 async def test_rows_leave_when_they_are_old_and_the_stream_has_forgotten_them() -> None:
     world = World()
-    await world.start(**{"lakestream.table.retention.ms": str(DAY)})
+    await world.start({"lakestream.table.retention.ms": str(DAY)})
     first = world.clock.ms
     await world.append(some_rows(0, 10, first))
     await world.append(some_rows(10, 10, first + 3 * HOUR))
@@ -164,7 +164,7 @@ async def test_rows_leave_when_they_are_old_and_the_stream_has_forgotten_them() 
 
 async def test_a_file_at_the_border_is_written_anew_when_half_of_it_goes() -> None:
     world = World()
-    await world.start(**{"lakestream.table.retention.ms": str(DAY)})
+    await world.start({"lakestream.table.retention.ms": str(DAY)})
     first = world.clock.ms
     rows = [Row(offset, b"k", b"v", first + offset * HOUR) for offset in range(10)]
     await world.append(rows)
