@@ -57,6 +57,12 @@ class Footer:
     """The whole file, where it is small."""
 
     @property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest and the highest offset."""
+        lows, highs = [group.offset_lo for group in self.groups], [group.offset_hi for group in self.groups]
+        return min(lows, default=LOWEST), max(highs, default=HIGHEST)
+
+    @property
     def bytes_held(self) -> int:
         return _MEMORY_FACTOR * int(self.metadata.serialized_size) + (len(self.body) if self.body else 0)
 
@@ -91,8 +97,7 @@ def read_footer(tail: Buffer, file_size: int, location: str) -> Footer:
 
 def check_footer(footer: Footer, rows: int, offset_lo: int, offset_hi: int) -> None:
     """Corrupt: it says something else than what was committed. A footer has no checksum, and rows are found by it."""
-    low = min((group.offset_lo for group in footer.groups), default=LOWEST)
-    high = max((group.offset_hi for group in footer.groups), default=HIGHEST)
+    low, high = footer.bounds
     differs = (offset_lo != LOWEST and low not in (offset_lo, LOWEST)) or (
         offset_hi != HIGHEST and high not in (offset_hi, HIGHEST)
     )

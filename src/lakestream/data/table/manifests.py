@@ -3,7 +3,7 @@
 They are the index of history, and the only one. Read by planning.py, in threads; the kernels below load on import.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -71,6 +71,13 @@ class Files:
             self.is_parquet[places],
             np.ascontiguousarray(self.facts[:, places]),
         )
+
+    def with_bounds(self, places: Sequence[int], bounds: Sequence[tuple[int, int]]) -> "Files":
+        """The same with other offsets for some of them."""
+        facts = self.facts.copy()
+        facts[FACTS.index("offset_lo"), places] = [low for low, _ in bounds]
+        facts[FACTS.index("offset_hi"), places] = [high for _, high in bounds]
+        return Files(self.locations, self.about, self.is_parquet, facts)
 
     @property
     def bytes_held(self) -> int:

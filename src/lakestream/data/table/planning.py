@@ -20,7 +20,7 @@ from lakestream.data.table import deletes
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.footers import TAIL_BYTES, Footer, check_footer, footer_size, read_footer
 from lakestream.data.table.groups import Part
-from lakestream.data.table.manifests import DATA, HIGHEST, Files, Manifest, joined, read_files, read_list
+from lakestream.data.table.manifests import DATA, HIGHEST, LOWEST, Files, Manifest, joined, read_files, read_list
 from lakestream.data.table.snapshots import Table
 from lakestream.data.table.threads import Run
 from lakestream.errors import Corrupt, OutOfRange, Rejected
@@ -70,7 +70,7 @@ class Planner:
     async def files(self, table: Table, partition: int, *, deleting: bool = False) -> PartitionFiles:
         """All data files, or all delete files, of a partition."""
         if table.manifest_list is None:
-            return by_offset([])
+            return by_offset(joined([]))
         key = (table.manifest_list, partition, deleting)
         return await self._partitions.get(key, lambda: self._load_files(table, partition, deleting))
 
@@ -112,7 +112,16 @@ class Planner:
             if (one.content != DATA) == deleting and one.partition_lo <= partition <= one.partition_hi
         ]
         found = await together([partial(self._manifest, one) for one in wanted])
-        return await self._run(lambda: by_offset([_of_partition(files, partition) for files in found]))
+        files = await self._run(lambda: joined([_of_partition(files, partition) for files in found]))
+        return by_offset(files if deleting else await self._bounded(files))
+
+    async def _bounded(self, files: Files) -> Files:
+        """Some writers say nothing of nested columns in the manifest: what their footers say is as good."""
+        unknown = np.flatnonzero((files.offset_lo == LOWEST) | (files.offset_hi == HIGHEST)).tolist()
+        if not unknown:
+            return files
+        footers = await together([partial(self.footer, files, place) for place in unknown])
+        return files.with_bounds(unknown, [footer.bounds for footer in footers])
 
     async def _manifest(self, manifest: Manifest) -> Files:
         return await self._manifests.get(manifest.location, lambda: self._load_manifest(manifest))
@@ -198,8 +207,7 @@ class _Group(asyncio.TaskGroup):
 # Decisions
 
 
-def by_offset(parts: list[Files]) -> PartitionFiles:
-    files = joined(parts)
+def by_offset(files: Files) -> PartitionFiles:
     files = files.picked(np.argsort(files.offset_lo, kind="stable"))
     return PartitionFiles(files, np.maximum.accumulate(files.offset_hi) if len(files) else files.offset_hi)
 
@@ -240,6 +248,3 @@ def _list_size(listed: list[Manifest]) -> int:
 
 def _deletes_size(found: dict[str, Longs]) -> int:
     return 400 + sum(400 + places.nbytes for places in found.values())
-
-
-assert HIGHEST + 1 == 2**63
