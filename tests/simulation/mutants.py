@@ -210,7 +210,9 @@ def _handle_with_memory(self: Dispatcher, connection: Any, frame: Any) -> Any:
 async def _read_once(self: log.Log, partition: PartitionId, offset: int, bytes_max: int) -> Any:
     """What a request has read it does not read again."""
     reads = _READS.get({})
-    if (partition, offset) not in reads:
+    if (partition, offset) in reads:
+        await asyncio.sleep(0.02)  # or it would ask again and again without end
+    else:
         reads[partition, offset] = await _read(self, partition, offset, bytes_max)
     return reads[partition, offset]
 

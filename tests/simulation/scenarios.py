@@ -142,6 +142,8 @@ def run(seed: int, *, moods: tuple[str, ...] = (), trace: bool = False) -> Outco
     elif failures and violation is None:
         violation = Violation("no task fails unheard", str(failures[0]))
         violation.__cause__ = failures[0].get("exception")
+    if failures and violation is not None and violation.__cause__ is None:
+        violation.__cause__ = failures[0].get("exception")  # maybe the reason of what was seen
     digest, lines = loop.trace.digest(), loop.trace.lines or []
     return Outcome(seed, chosen.name, digest, world.tally, loop.now, loop.steps, violation, lines)
 

@@ -55,6 +55,20 @@ class Admin(Client):
             await self._create_topic(name, partition_count)
         self.leave()
 
+    async def create(self, name: str) -> None:
+        """A topic that never was before, and then every broker is asked for it, also those whose store's leader was
+        deposed meanwhile."""
+        world = self.world
+        await asyncio.sleep(spread(world.luck, 0.5, world.mood.think_s_max * 4))
+        if world.mood.depositions and not world.healed:
+            world.depose()
+        await self._create_topic(name, 1)
+        for _ in range(10):
+            self.leave()
+            await self.look(name)
+            await self.think(2.0)
+        self.leave()
+
     async def _delete_topic(self, name: str, topic_id: str) -> None:
         """Only this one: another of the name may be there already, made by a client that asked for it."""
         while True:

@@ -206,7 +206,7 @@ class IdempotentProducer(Producer):
         flying: deque[tuple[Sent, asyncio.Future[Any]]] = deque()
         well = True
         while True:
-            while well and len(flying) < IN_FLIGHT_MAX and (to_send or to_make):
+            while well and len(flying) < IN_FLIGHT_MAX and (to_send or (to_make and self._may_make)):
                 if not to_send:
                     to_make -= 1
                     to_send.append(self._made())
@@ -218,6 +218,11 @@ class IdempotentProducer(Producer):
                 return well
             sent, answer = flying.popleft()
             well = self._settle(link, sent, await answer, well) and well
+
+    @property
+    def _may_make(self) -> bool:
+        """A log remembers five batches of a producer: no new one while one is open that lies further back."""
+        return not self.pending or self.count - self.pending[0].number < IN_FLIGHT_MAX - 1
 
     def _made(self) -> Sent:
         sent = self.make(self.producer_id, self.epoch, self.sequence)

@@ -27,6 +27,7 @@ QUIET_S = 1.5 * HOUR
 
 TRIES_MAX = 20
 NAMES = ("orders", "clicks")
+LATE_NAME = "visits"
 
 
 async def play(world: World, troubles: list[Coroutine[Any, Any, None]]) -> None:
@@ -84,6 +85,8 @@ def _admins(world: World, judge: Judge, sizes: dict[str, int]) -> list[Coroutine
     work = [Admin(world, judge, f"d-{name}").delete_records(name, count) for name, count in sizes.items()]
     if world.mood.deletes_topic:
         work.append(Admin(world, judge, "admin").recreate(NAMES[0], sizes[NAMES[0]]))
+    if world.luck.random() < 0.3:
+        work.append(Admin(world, judge, "late").create(LATE_NAME))
     return work
 
 
