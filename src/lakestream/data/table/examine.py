@@ -90,6 +90,7 @@ class Examiner:
         try:
             state = await load_state(self._catalog, topic.topic_id)
         except NoSuchTable:
+            seen.behind = sum(ends.end for ends in (await self._ends(low)).values())
             _say_gone(low, seen)
             return Choice()
         except LakestreamError as error:
@@ -137,7 +138,7 @@ def _say_gone(low: dict[PartitionId, _Low], seen: Examined) -> None:
     """Without a table all is well, as long as nothing has left the log for it."""
     moved = [(partition.number, marks.table_end) for partition, marks in low.items() if marks.table_end]
     if not moved:
-        seen.said = "no table yet"
+        seen.said = f"no table yet; {seen.behind:,} offsets in the log"
         return
     number, end = moved[0]
     text = (
@@ -158,4 +159,6 @@ def _summary(state: State, choice: Choice, seen: Examined) -> str:
 
 
 def _each_once(troubles: Iterable[Trouble]) -> list[Trouble]:
-    return list({trouble.text: trouble for trouble in troubles}.values())
+    """On one line each: libraries whose words are repeated there take several."""
+    found = {" ".join(trouble.text.split()): trouble for trouble in troubles}
+    return [trouble._replace(text=text) for text, trouble in found.items()]
