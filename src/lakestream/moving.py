@@ -35,6 +35,12 @@ async def open_driver(
             job,
             clock,
             changed,
-            PlanSettings(interval_ms=options.interval_ms),
+            _plan(options),
         )
         yield Driver(rounds, changed, Reports(metadata), clock, options)
+
+
+def _plan(options: PipelineOptions) -> PlanSettings:
+    if options.once:
+        return PlanSettings(interval_ms=0, commits_max=10**9)  # everything, and nobody waits for others
+    return PlanSettings(interval_ms=options.interval_ms)

@@ -76,11 +76,18 @@ def chosen(
     return [backlog for topic in due[: settings.commits_max] for backlog in topics[topic]]
 
 
-def moves(backlogs: Sequence[Backlog], settings: PlanSettings, location_of: Callable[[str], str]) -> list[Move]:
+class Target(NamedTuple):
+    """The table of a topic: where it is, and how its files are to be written."""
+
+    location: str
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+def moves(backlogs: Sequence[Backlog], settings: PlanSettings, target_of: Callable[[str], Target]) -> list[Move]:
     """The work of a round: each log in turn gives one move, then each a second one, until the round is full.
 
     So a log that is far behind does not keep the others waiting, and the moves of one log follow one another."""
-    cuts = [iter(_cut(one, settings.move_bytes_max, location_of(one.partition.topic_id))) for one in backlogs]
+    cuts = [iter(_cut(one, settings.move_bytes_max, target_of(one.partition.topic_id))) for one in backlogs]
     made: list[Move] = []
     room = settings.round_bytes_max
     while cuts and room > 0:
@@ -94,16 +101,16 @@ def moves(backlogs: Sequence[Backlog], settings: PlanSettings, location_of: Call
     return made
 
 
-def _cut(backlog: Backlog, bytes_max: int, location: str) -> Iterable[Move]:
+def _cut(backlog: Backlog, bytes_max: int, target: Target) -> Iterable[Move]:
     start, size, spots = backlog.start, 0, list[Spot]()
     for spot in backlog.spots:
         spots.append(spot)
         size += spot.byte_end - spot.byte_start
         if size >= bytes_max:
-            yield Move(backlog.partition, start, spot.offset_end, size, _pieces(spots), location)
+            yield Move(backlog.partition, start, spot.offset_end, size, _pieces(spots), *target)
             start, size, spots = spot.offset_end, 0, []
     if start < backlog.end:
-        yield Move(backlog.partition, start, backlog.end, size, _pieces(spots), location)
+        yield Move(backlog.partition, start, backlog.end, size, _pieces(spots), *target)
 
 
 def _pieces(spots: Sequence[Spot]) -> tuple[Piece, ...]:

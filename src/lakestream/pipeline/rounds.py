@@ -31,7 +31,7 @@ from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline import plan
 from lakestream.pipeline.backlog import ChangedLogs, backlog_of
-from lakestream.pipeline.plan import Backlog, PlanSettings
+from lakestream.pipeline.plan import Backlog, PlanSettings, Target
 from lakestream.pipeline.tasks import Move, Moved, Outcome, Stuck
 from lakestream.storage.object_store import ObjectStore
 
@@ -149,7 +149,7 @@ class Rounds:
         wanted = plan.chosen(backlogs, self._settings, self._clock.now_ms(), asked)
         await timed("tables", self._have_tables(wanted))
         wanted = [backlog for backlog in wanted if backlog.partition.topic_id in self._tables]
-        moves = plan.moves(wanted, self._settings, self._location)
+        moves = plan.moves(wanted, self._settings, self._target)
         self._keep_in_mind(backlogs, moves, done)
         if moves:
             await timed("job", self._work(moves, outcomes))
@@ -261,9 +261,10 @@ class Rounds:
 
         await self._each(sorted({one.partition.topic_id for one in backlogs}), try_to_have, TABLES_AT_ONCE)
 
-    def _location(self, topic_id: str) -> str:
-        location: str = self._tables[topic_id].metadata["location"]
-        return location
+    def _target(self, topic_id: str) -> Target:
+        metadata = self._tables[topic_id].metadata
+        asked = tuple((name, text) for name, text in metadata["properties"].items() if name.startswith("write."))
+        return Target(metadata["location"], asked)
 
     async def _work(self, moves: Sequence[Move], outcomes: list[Outcome]) -> None:
         outcomes += await self._job.run(moves)
@@ -301,13 +302,24 @@ class Rounds:
                 good.append(outcome)
         self._changed.look_again(failed)
         await self._remove(surplus)
-        for stuck in failed.values():
+        for stuck in [one for one in failed.values() if not await self._was_overtaken(one.move)]:
             where = f"partition {stuck.move.partition.number}, offsets {stuck.move.start} to {stuck.move.end}"
             if stuck.temporary:
                 log.warning("pipeline.not_moved topic=%s %s: %s", self._name(topic_id), where, stuck.reason)
             else:
                 self._stop(topic_id, f"{where}: {stuck.reason}")
         return good
+
+    async def _was_overtaken(self, move: Move) -> bool:
+        """Another driver has moved it, and what we wanted to read is gone: nothing is wrong."""
+        try:
+            table = await self._catalog.load_id(move.partition.topic_id)
+            if next_offsets(table.metadata).get(move.partition.number, 0) <= move.start:
+                return False
+        except LakestreamError:
+            return False
+        self._tables[move.partition.topic_id] = table
+        return True
 
     async def _commit_one(self, topic_id: str, moved: Sequence[Moved]) -> bool:
         """False: somebody else moved these ranges, or some of them; the next round sees what is left."""

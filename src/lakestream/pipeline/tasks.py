@@ -35,6 +35,8 @@ class Move:
     pieces: tuple[Piece, ...]
     location: str
     """Of the table: its files go into the folder `data` there."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Of the table, as far as they say how files are written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from lakestream.catalog.locations import Locations
 from lakestream.clock import Ids, RandomIds, SystemClock
 from lakestream.data.table.decode import decode
 from lakestream.data.table.heads import Source
-from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
+from lakestream.data.table.parquet import TARGET_SIZE, ParquetSettings, WrittenFile, write_parquet
 from lakestream.data.wal.segments import DiskSegments, SegmentFiles
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Misconfigured, Missing, OutOfRange, Unavailable
 from lakestream.metadata.claims import Medium
@@ -128,7 +128,7 @@ class Work:
         return write_parquet(
             rows,
             lambda offset: data_location(move.location, number, offset, self._ids.new()),
-            ParquetSettings(file_bytes_max=self._settings.file_bytes_max),
+            ParquetSettings.of({TARGET_SIZE: str(self._settings.file_bytes_max), **dict(move.properties)}),
         )
 
     async def _read(self, window: Sequence[Batches]) -> list[Source]:

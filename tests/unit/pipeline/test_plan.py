@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lakestream.metadata.claims import Medium
 from lakestream.model import KiB, MiB, PartitionId
-from lakestream.pipeline.plan import Backlog, PlanSettings, Spot, chosen, moves
+from lakestream.pipeline.plan import Backlog, PlanSettings, Spot, Target, chosen, moves
 
 NOW = 1_000_000
 SETTINGS = PlanSettings()
@@ -62,13 +62,13 @@ def test_all_logs_of_a_topic_go_together() -> None:
 
 def test_what_lies_together_is_read_together() -> None:
     spots = [spot(0), spot(1, name="b"), spot(2), spot(3, is_rows=False)]
-    (move,) = moves([Backlog(PartitionId("t", 0), 0, 4, spots, NOW)], SETTINGS, lambda _: "there")
+    (move,) = moves([Backlog(PartitionId("t", 0), 0, 4, spots, NOW)], SETTINGS, lambda _: Target("there"))
     assert (move.start, move.end, move.location) == (0, 4, "there")
     assert [(piece.name, piece.base_offsets) for piece in move.pieces] == [("a", (0, 2)), ("b", (1,))]
 
 
 def test_offsets_without_rows_are_moved_too() -> None:
-    (move,) = moves([Backlog(PartitionId("t", 0), 7, 9, [spot(7, is_rows=False)], NOW)], SETTINGS, str)
+    (move,) = moves([Backlog(PartitionId("t", 0), 7, 9, [spot(7, is_rows=False)], NOW)], SETTINGS, Target)
     assert (move.start, move.end, move.pieces) == (7, 9, ())
 
 
@@ -76,7 +76,7 @@ def test_logs_take_turns() -> None:
     settings = PlanSettings(move_bytes_max=100, round_bytes_max=500)
     far_behind = Backlog(PartitionId("t", 0), 0, 50, [spot(offset) for offset in range(50)], NOW)
     other = Backlog(PartitionId("t", 1), 0, 2, [spot(0), spot(1)], NOW)
-    made = moves([far_behind, other], settings, str)
+    made = moves([far_behind, other], settings, Target)
     assert [(move.partition.number, move.start) for move in made] == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]
 
 
@@ -91,7 +91,7 @@ def test_moves_are_gapless_and_bounded(sizes: list[list[int]], move_bytes_max: i
         Backlog(PartitionId("t", number), 0, len(own), [spot(at, size) for at, size in enumerate(own)], NOW)
         for number, own in enumerate(sizes)
     ]
-    made = moves(backlogs, settings, str)
+    made = moves(backlogs, settings, Target)
     for one in backlogs:
         mine = [move for move in made if move.partition == one.partition]
         assert [move.start for move in mine] == [0, *(move.end for move in mine)][: len(mine)]

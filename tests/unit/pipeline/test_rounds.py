@@ -273,3 +273,32 @@ async def test_lag_is_told(world: World) -> None:
     assert (standing.lag_records, standing.oldest_ms) == (3, NOW)
     await driving.rounds.run()
     assert (standing.lag_records, standing.oldest_ms, standing.records) == (0, 0, 3)
+
+
+async def test_a_move_whose_bytes_another_driver_has_swept_is_not_stuck(world: World) -> None:
+    (partition,) = await world.topic()
+    log, one, two = await world.broker(), await Driving.start(world), await Driving.start(world)
+    await fill(log, partition, 0, 5)
+
+    async def gone(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        await two.rounds.run()
+        return [Stuck(one.move, "the object is not there", False) for one in outcomes]
+
+    one.job.instead.append(gone)
+    done = await one.rounds.run()
+    assert (done.moves, done.stuck) == (0, [])
+    assert (await one.rounds.run()).stuck == []
+    assert await one.rows(partition) == rows(0, 5)
+
+
+async def test_files_are_written_as_the_table_asks(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 1)
+    await driving.rounds.run()
+    asked = SetProperties({"write.target-file-size-bytes": "1"})
+    await driving.catalog.commit(partition.topic_id, [], [asked])
+    again = await Driving.start(world)
+    await fill(log, partition, 1, 2)
+    await again.rounds.run()
+    assert dict(again.job.runs[0][0].properties)["write.target-file-size-bytes"] == "1"
