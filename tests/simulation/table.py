@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lakestream.batch import rebased
-from lakestream.data.table.past import Past
+from lakestream.data.table.past import Past, PastFile
 from lakestream.errors import Conflict, Unavailable
 from lakestream.model import PartitionId
 from lakestream.testing.batches import make_batch
@@ -53,6 +53,9 @@ class TableOverLine:
 
     def start_known(self, partition: PartitionId) -> int:
         return 0
+
+    async def files(self, partition: PartitionId, offset: int) -> list[PastFile]:
+        return []
 
     async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
         return None

@@ -3,12 +3,13 @@
 Pure decisions first, then the task that applies them: each partition is looked after by one broker, chosen as its
 leader is, and only a pointer moves. Two brokers that both believe to be chosen do no harm: it only goes forward.
 
-What has left the chain for the table is not counted and has no say: retention works on what the brokers still hold.
+Both parts of a log count: the table's files first, by what the manifests say of their times and sizes, then the claims.
+The start moves over whole files and whole claims, so what is to stay always does; a bit more may.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
@@ -17,6 +18,7 @@ from lakestream.coordination import placement, topic_settings
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.topic_settings import TopicSettings
 from lakestream.data.log.log import Log
+from lakestream.data.table.past import PastFile
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata.claims import Claim, Dated
 from lakestream.model import PartitionId
@@ -27,6 +29,24 @@ TICK_MS: Final = 1_000
 PARTITIONS_PER_TICK: Final = 200
 """Those of other brokers cost nothing, one of our own three small reads of the metadata store."""
 FOR_EVER: Final = -1
+
+
+def past_too_old(files: Sequence[PastFile], offset: int, before_ms: int) -> int:
+    """How far the start may move over the table's files, in order of their first offsets: up to the first that is not
+    too old. All of them: behind the last."""
+    for file in files:
+        if file.newest_ms >= before_ms:
+            return max(offset, file.offset_first)
+    return max([offset, *(file.offset_end for file in files)])
+
+
+def past_too_much(files: Sequence[PastFile], offset: int, surplus: int) -> tuple[int, int]:
+    """The same by size, and how much surplus is left for what comes behind them."""
+    for file in files:
+        if file.size > surplus:
+            return max(offset, file.offset_first), 0
+        surplus -= file.size
+    return max([offset, *(file.offset_end for file in files)]), surplus
 
 
 def too_old(claims: Iterable[Dated], offset: int, before_ms: int) -> int:
@@ -117,6 +137,10 @@ class Retention:
         return bounds.start
 
     async def _without_old(self, partition: PartitionId, start: int, before_ms: int) -> int:
+        files = await self._log.past_files(partition, start)
+        start = past_too_old(files, start, before_ms)
+        if any(file.newest_ms >= before_ms for file in files):
+            return start
         while claims := await self._log.claims(partition, start):
             moved = too_old(claims, start, before_ms)
             if moved < claims[-1].claim.offset_end:
@@ -125,7 +149,11 @@ class Retention:
         return start
 
     async def _within(self, partition: PartitionId, start: int, bytes_max: int) -> int:
-        surplus = await self._log.size(partition) - bytes_max
+        files = await self._log.past_files(partition, start)
+        surplus = await self._log.size(partition) + sum(file.size for file in files) - bytes_max
+        if surplus <= 0:
+            return start
+        start, surplus = past_too_much(files, start, surplus)
         while surplus > 0 and (claims := await self._log.claims(partition, start)):
             start, surplus = too_much(claims, start, surplus)
         return start

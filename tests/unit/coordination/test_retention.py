@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from tests.unit.data.brokers import HOUR, NOW, World, read_all
+from tests.unit.pipeline.driving import Driving
 
 from lakestream.batch import RecordBatch
 from lakestream.coordination.cluster import ClusterView
-from lakestream.coordination.retention import Retention, too_much, too_old
+from lakestream.coordination.retention import Retention, past_too_much, past_too_old, too_much, too_old
 from lakestream.data.log.log import Log
+from lakestream.data.table.history import TableHistory
+from lakestream.data.table.past import PastFile
 from lakestream.metadata.brokers import Broker, Brokers, Registered
 from lakestream.metadata.claims import BatchInfo, Claim, Dated, Medium
 from lakestream.metadata.topics import Topic
-from lakestream.model import PartitionId
+from lakestream.model import MiB, PartitionId
 from lakestream.testing.batches import make_batch
 
 
@@ -53,6 +56,33 @@ def test_at_least_what_is_to_stay_stays() -> None:
     assert too_much(claims, 0, 35) == (9, 5)
 
 
+def past(first: int, end: int, *, newest_ms: int = 0, size: int = 10) -> PastFile:
+    return PastFile(first, end, size, newest_ms)
+
+
+def test_files_of_the_table_go_when_their_newest_record_is_too_old() -> None:
+    files = [past(0, 5, newest_ms=10), past(5, 7, newest_ms=20), past(9, 12, newest_ms=30)]
+    assert past_too_old(files, 0, 10) == 0
+    assert past_too_old(files, 0, 11) == 5
+    assert past_too_old(files, 2, 25) == 9
+    assert past_too_old(files, 0, 99) == 12
+    assert past_too_old([], 3, 99) == 3
+
+
+def test_files_that_overlap_keep_what_the_younger_one_has() -> None:
+    """As they are when somebody has sorted the table by another column."""
+    files = [past(0, 50, newest_ms=10), past(3, 40, newest_ms=99), past(7, 60, newest_ms=10)]
+    assert past_too_old(files, 0, 50) == 3
+
+
+def test_at_least_what_is_to_stay_stays_of_the_table_too() -> None:
+    files = [past(0, 5), past(5, 7), past(9, 12)]
+    assert past_too_much(files, 0, 9) == (0, 0)
+    assert past_too_much(files, 0, 10) == (5, 0)
+    assert past_too_much(files, 0, 29) == (9, 0)
+    assert past_too_much(files, 0, 35) == (12, 5)
+
+
 # ── the task ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -64,13 +94,15 @@ class Keeper:
         self.retention = Retention(log, view, lambda: node_id, world.clock, round_ms)
 
     @classmethod
-    async def open(cls, world: World, node_id: int = 0, round_ms: int = 10) -> "Keeper":
+    async def open(
+        cls, world: World, node_id: int = 0, round_ms: int = 10, history: TableHistory | None = None
+    ) -> "Keeper":
         metadata = world.server.client()
         new = Registered(Broker(node_id, "host", 1), None)
         await Brokers(metadata).register(new, await metadata.session(60_000))
         view = ClusterView(metadata)
         await view.start()
-        return cls(world, await world.broker(), view, node_id, round_ms)
+        return cls(world, await world.broker(history=history), view, node_id, round_ms)
 
     async def topic(self, **settings: str) -> PartitionId:
         name = self.world.ids.new()
@@ -168,3 +200,35 @@ async def test_each_partition_is_looked_after_by_one_broker(keeper: Keeper) -> N
     assert mine
     assert mine ^ {partition for partition in partitions if other.retention.is_mine(partition)} == set(partitions)
     await other.close()
+
+
+async def test_what_has_left_the_chain_for_the_table_counts_too() -> None:
+    """Files of the table, and then claims, by time and by size."""
+    world = World()
+    driving = await Driving.start(world)
+    history = TableHistory(driving.catalog, world.objects, MiB)
+    keeper = await Keeper.open(world, history=history)
+    partition = await keeper.topic(retention_ms=str(HOUR))
+    for number, age_ms in enumerate((3 * HOUR, 2 * HOUR, 0)):
+        await keeper.fill(partition, 2, NOW - age_ms)
+        if number < 2:
+            driving.changed.look_again([partition])
+            await driving.rounds.run()
+    assert (await keeper.log.bounds(partition)).start == 0
+    files = await keeper.log.past_files(partition, 0)
+    assert [(file.offset_first, file.offset_end) for file in files] == [(0, 2), (2, 4)]
+    keeper.world.clock.ms = NOW - HOUR - 1
+    assert await keeper.retention.expire(partition) == 2
+    keeper.world.clock.ms = NOW
+    assert await keeper.retention.expire(partition) == 4
+    assert await keeper.log.past_files(partition, 4) == []
+
+    by_size = await keeper.topic(retention_ms="-1", retention_bytes="1")
+    await keeper.fill(by_size, 2)
+    driving.changed.look_again([by_size])
+    await driving.rounds.run()
+    await keeper.fill(by_size, 2)
+    assert await keeper.retention.expire(by_size) == 3
+    await history.close()
+    await keeper.close()
+    await world.close()

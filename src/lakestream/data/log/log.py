@@ -27,7 +27,7 @@ from lakestream.data.log.struggle import Struggles
 from lakestream.data.log.times import At
 from lakestream.data.log.view import View, Views
 from lakestream.data.log.wait import Feed, Waiters
-from lakestream.data.table.past import Past
+from lakestream.data.table.past import Past, PastFile
 from lakestream.data.wal.buffer import Appended, Extent, Placed
 from lakestream.data.wal.media import ObjectFrames, SegmentFrames
 from lakestream.data.wal.reader import BLOCK_OVERHEAD, Batches, Reader
@@ -110,6 +110,10 @@ class History(Protocol):
         ...
 
     async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Past: ...
+
+    async def files(self, partition: PartitionId, offset: int) -> list[PastFile]:
+        """Those with records from `offset` on, by their first one."""
+        ...
 
     async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
         """Time and offset of the first record from `offset` on that is not older."""
@@ -371,6 +375,13 @@ class Log:
         """How many bytes the log has, from its start on, that are not in the table yet."""
         bounds = await self.bounds(partition)
         return await self._search.size(await self._views.get(partition), bounds.start)
+
+    async def past_files(self, partition: PartitionId, offset: int) -> list[PastFile]:
+        """The table's files with records from `offset` on that have left the chain, by their first one."""
+        view = await self._views.get(partition)
+        if self._history is None or offset >= view.floor:
+            return []
+        return [file for file in await self._history.files(partition, offset) if file.offset_first < view.floor]
 
     async def claims(self, partition: PartitionId, offset: int) -> list[Dated]:
         """Some claims from the one that holds `offset` on, or from the first that is left; none at the end."""

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from lakestream.catalog.catalog import Catalog
-from lakestream.data.table.past import Past
+from lakestream.data.table.past import Past, PastFile
 from lakestream.data.table.threads import Threads
 from lakestream.model import PartitionId
 from lakestream.storage.object_store import ObjectStore
@@ -52,6 +52,10 @@ class TableHistory:
     def start_known(self, partition: PartitionId) -> int:
         """The same at the least, as it was when somebody last asked."""
         return self._starts.get(partition, 0)
+
+    async def files(self, partition: PartitionId, offset: int) -> list[PastFile]:
+        """Those with records from `offset` on, by their first one."""
+        return await (await self._loaded()).files(partition, offset)
 
     async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
         """Time and offset of the first record from `offset` on that is not older."""

@@ -20,12 +20,12 @@ from lakestream.data.cache.shared import Shared
 from lakestream.data.table.encode import Encoded, encode_rows
 from lakestream.data.table.footers import Footer
 from lakestream.data.table.groups import Part, read_rows, record_columns, sorted_rows
-from lakestream.data.table.past import Past
+from lakestream.data.table.past import Past, PastFile
 from lakestream.data.table.planning import Planner, cluster, together, window
 from lakestream.data.table.rows import Rows
 from lakestream.data.table.snapshots import Snapshots, Table
 from lakestream.data.table.threads import Run
-from lakestream.data.table.times import Times
+from lakestream.data.table.times import Times, newest_ms
 from lakestream.errors import Corrupt, Missing
 from lakestream.filed import Piece
 from lakestream.model import KiB, MiB, PartitionId, Span
@@ -101,6 +101,17 @@ class Replay:
             return max(0, int(files.offset_lo[0])) if len(files) else None
 
         return await self._again(partition, None, start)
+
+    async def files(self, partition: PartitionId, offset: int) -> list[PastFile]:
+        """Those with records from `offset` on, by their first one."""
+
+        async def files(table: Table) -> list[PastFile]:
+            found = (await self._planner.files(table, partition.number)).files
+            facts = (found.offset_lo, found.offset_hi, found.sizes, newest_ms(found))
+            rows = zip(*(fact.tolist() for fact in facts), strict=True)
+            return [PastFile(first, last + 1, size, newest) for first, last, size, newest in rows if last >= offset]
+
+        return await self._again(partition, None, files)
 
     async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
         """Time and offset of the first record from `offset` on that is not older."""

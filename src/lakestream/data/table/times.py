@@ -21,7 +21,7 @@ class Times:
     async def first_at(self, table: Table, partition: int, offset: int, timestamp: int) -> tuple[int, int] | None:
         """Time and offset of the first record from `offset` on that is not older than `timestamp`."""
         files = (await self._planner.files(table, partition)).files
-        promising = (files.offset_hi >= offset) & (_newest_ms(files) >= timestamp)
+        promising = (files.offset_hi >= offset) & (newest_ms(files) >= timestamp)
         best: tuple[int, int] | None = None
         for place in np.flatnonzero(promising).tolist():
             if best is not None and files.offset_lo[place] > best[1]:
@@ -37,12 +37,12 @@ class Times:
     async def newest(self, table: Table, partition: int, offset: int) -> tuple[int, int] | None:
         """Time and offset of the record with the newest time, from `offset` on."""
         files = (await self._planner.files(table, partition)).files
-        newest_ms = _newest_ms(files)
+        times_ms = newest_ms(files)
         best: tuple[int, int] | None = None
-        for place in np.lexsort((files.offset_lo, -newest_ms)).tolist():
+        for place in np.lexsort((files.offset_lo, -times_ms)).tolist():
             if files.offset_hi[place] < offset:
                 continue
-            if best is not None and newest_ms[place] <= best[0]:
+            if best is not None and times_ms[place] <= best[0]:
                 break
             async for offsets, times in self._times(table, partition, files, place, best[0] + 1 if best else 0):
                 fits = np.flatnonzero(offsets >= offset)
@@ -68,6 +68,6 @@ class Times:
                 yield found
 
 
-def _newest_ms(files: Files) -> Any:
+def newest_ms(files: Files) -> Any:
     """What the newest record of each file may be. Where some have no time in the column, it may be any."""
     return np.where(files.times_null == 0, files.time_hi // 1000, HIGHEST)

@@ -24,7 +24,7 @@ from lakestream.batch import RecordBatch, control_batch
 from lakestream.data.log import rules
 from lakestream.data.log.fold import Aborted
 from lakestream.data.log.log import Log
-from lakestream.data.table.past import Past
+from lakestream.data.table.past import Past, PastFile
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import (
     Corrupt,
@@ -1028,6 +1028,9 @@ class Table:
 
     async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Past:
         return Past([(offset, [plain("from the table").data])], offset + 1)
+
+    async def files(self, partition: PartitionId, offset: int) -> list[PastFile]:
+        return []
 
     async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
         return None
