@@ -250,3 +250,14 @@ def test_faults_hit_every_call() -> None:
         await store.delete(["k"])
 
     simulate(1, scenario)
+
+
+async def test_calls_that_never_began_are_put_away_when_it_is_cancelled() -> None:
+    """Else Python would complain of them, at some later time and place."""
+    calls = [asyncio.sleep(1) for _ in range(3)]
+    task = asyncio.get_running_loop().create_task(together(calls, 1))
+    await asyncio.sleep(0)
+    task.cancel()  # before the tasks of the group had their first turn
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert all(call.cr_frame is None for call in calls)
