@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "produce": Command("send the lines of standard input to a topic", "produce:configure"),
     "consume": Command("print the records of a topic", "consume:configure"),
-    "doctor": Command("check the stores, and every log's claims against its bytes", "doctor:configure"),
+    "doctor": Command("check the stores, logs and tables against each other", "doctor:configure"),
     "wal": Command(
         "look into the write-ahead log",
         words={"show": Command("print what is inside a WAL object or segment", "wal:configure_show")},

@@ -27,7 +27,7 @@ class Depth(NamedTuple):
 
 
 _ALL: Final = 2**62
-SAMPLED: Final = Depth(footers=32, row_files=4, windows=6, borders=8, old_reads=100)
+SAMPLED: Final = Depth(footers=32, row_files=4, windows=8, borders=8, old_reads=100)
 FULL: Final = Depth(_ALL, _ALL, _ALL, _ALL, _ALL)
 
 

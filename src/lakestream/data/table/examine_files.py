@@ -16,7 +16,7 @@ from lakestream.model import MiB, Span
 
 POSITION_DELETES, EQUALITY_DELETES = 1, 2
 RESTORE: Final = "restore it from a backup"
-WINDOW_BYTES: Final = 32 * MiB
+WINDOW_BYTES: Final = 16 * MiB
 """Of rows that are compared together, unpacked, about."""
 _UNPACKED: Final = 3
 """How much larger rows are than their file, about."""

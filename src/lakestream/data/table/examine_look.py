@@ -147,9 +147,10 @@ class Look:
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def check_files(self, choice: Choice) -> None:
-        for file in self._state.files:
-            if file.location not in choice.files | choice.row_files or file.location in self._wrong:
-                continue
+        chosen = choice.files | choice.row_files
+        files = [file for file in self._state.files if file.location in chosen and file.location not in self._wrong]
+
+        async def check(file: NamedFile) -> None:
             try:
                 if file.content != DATA:
                     await self._reading.deletes(file)
@@ -157,6 +158,8 @@ class Look:
                     await self._check_file(file, into_rows=file.location in choice.row_files)
             except LakestreamError as error:
                 self._say([unreadable("file", file.location, error)])
+
+        await together([check(file) for file in files], READS_AT_ONCE)
 
     async def _check_file(self, file: NamedFile, *, into_rows: bool) -> None:
         footer = await self._reading.footer(file)

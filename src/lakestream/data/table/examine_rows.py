@@ -96,6 +96,7 @@ class GroupBytes(NamedTuple):
             file = pq.ParquetFile(
                 pa.PythonFile(Fetched(footer.file_size, self.spans, self.bodies), mode="r"),
                 metadata=footer.metadata,
+                pre_buffer=False,  # or columns that are neighbours are asked for as one
                 page_checksum_verification=True,
             )
             names = [".".join(path) for path in self.columns.values()]

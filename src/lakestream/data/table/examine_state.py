@@ -23,7 +23,7 @@ from lakestream.data.table.examine_files import (
     check_manifest,
     live_files,
 )
-from lakestream.errors import LakestreamError, Missing, Unavailable
+from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
 from lakestream.storage.together import together
 
 READS_AT_ONCE: Final = 4
@@ -41,6 +41,7 @@ class State:
     lists: dict[str, int | None] = field(default_factory=dict)
     """The list and its manifests, with their sizes where those are known."""
     troubles: list[Trouble] = field(default_factory=list)
+    _by_partition: dict[int | None, list[NamedFile]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -73,7 +74,12 @@ class State:
         ]
 
     def of_partition(self, partition: int) -> list[NamedFile]:
-        return [file for file in self.data if file.may_hold(partition)]
+        """Its data files, and those that may have some rows of it."""
+        if not self._by_partition:
+            for file in self.data:
+                self._by_partition.setdefault(file.partition, []).append(file)
+        shared = self._by_partition.get(None, [])
+        return self._by_partition.get(partition, []) + [file for file in shared if file.may_hold(partition)]
 
 
 async def load_state(catalog: Catalog, topic_id: str) -> State:
@@ -164,5 +170,7 @@ def unreadable(kind: str, location: str, error: LakestreamError) -> Trouble:
     if isinstance(error, Unavailable):
         return Trouble(kind, location, f"{location} could not be looked at: {error}")
     said = str(error)
+    if isinstance(error, Rejected):
+        return Trouble(kind, location, f"{location} cannot be read: {said}")
     what = said if location in said else f"{location} cannot be read: {said}"
     return Trouble(kind, location, what if "backup" in what else f"{what}; {RESTORE}")

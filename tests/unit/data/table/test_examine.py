@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
 from pyiceberg.manifest import DataFileContent
-from tests.unit.data.table.lakes import LOG, TOPIC_ID, Lake, many, rows_of
+from tests.unit.data.table.lakes import LOG, NOW_MS, TOPIC_ID, Lake, many, rows_of
 from tests.unit.data.table.plain import LONG_MAX, Record, batch_of
 
 from lakestream.catalog.next_offsets import LAST_COMMIT, NEXT_OFFSETS, main_of, text_of
@@ -29,6 +29,7 @@ from lakestream.data.table.examine import PAUSE_MS, Examiner
 from lakestream.data.table.examine_choice import FULL, SAMPLED, Depth
 from lakestream.data.table.examine_files import NamedFile
 from lakestream.data.table.examine_look import Examined
+from lakestream.data.table.footers import TAIL_BYTES
 from lakestream.data.table.past import Past
 from lakestream.data.table.threads import Threads
 from lakestream.metadata.claims import Claims
@@ -150,6 +151,15 @@ async def test_nothing_is_said_of_a_table_that_is_well(doctor: Doctor, depth: De
     found = await doctor.look(depth)
     assert (found.troubles, found.notes, found.behind) == ([], [], 100)
     assert "default.orders: 1,993 rows" in found.said
+
+
+@pytest.mark.parametrize("depth", [SAMPLED, FULL])
+async def test_nor_of_files_that_are_not_read_as_a_whole(doctor: Doctor, depth: Depth) -> None:
+    luck = random.Random(3)
+    records = [Record(at, NOW_MS + at, 0, luck.randbytes(20), luck.randbytes(400)) for at in range(1_000)]
+    await doctor.move(records, group_bytes_max=100_000)
+    assert all(path.stat().st_size > 2 * TAIL_BYTES for path in doctor.paths("*.parquet"))
+    assert await doctor.troubles(depth) == []
 
 
 async def test_nor_of_one_that_is_not_there_yet(doctor: Doctor) -> None:
