@@ -72,7 +72,8 @@ async def replay(root: Path, megabytes: int) -> None:
     lake = Lake(root)
     await lake.open()
     made = load("1 KiB", 1024, "none", 230, bytes_all=64 * MiB)
-    await lake.fill(made.source, made.records, max(1, megabytes // 64), 4)
+    files = max(1, megabytes // 64)
+    await lake.fill(made.source, made.records, files, min(4, files))
     for name in ("first", "again"):
         history = lake.history()
         await history.read(LOG, 0, 1)  # kernels are loaded, a chunk is there
@@ -116,13 +117,10 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=512)
     parser.add_argument("--files", type=int, default=1000)
     chosen = parser.parse_args()
-    for run in (
-        lambda root: replay(root, chosen.mb),
-        lambda root: seek(root, chosen.files, 10),
-        lambda root: seek(root, chosen.files, chosen.files),
-    ):
-        with tempfile.TemporaryDirectory() as folder:
-            asyncio.run(run(Path(folder)))
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(replay(Path(folder, "replay"), chosen.mb))
+        asyncio.run(seek(Path(folder, "few"), chosen.files, 10))
+        asyncio.run(seek(Path(folder, "many"), chosen.files, chosen.files))
 
 
 if __name__ == "__main__":
