@@ -4,7 +4,7 @@
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         cluster[0].kill()
 
-Each has a port and a zone of its own (`zone-0`, `zone-1` …), keeps port, zone and folder over a restart, and is gone
+Each has ports and a zone of its own (`zone-0`, `zone-1` …), keeps ports, zone and folder over a restart, and is gone
 when the block is left. A client that puts `zone_id=zone-1` into its client id is sent to the second broker.
 """
 
@@ -170,7 +170,7 @@ def _broker(
     number: int, shared: Sequence[str], folder: Path, environment: Mapping[str, str], port: int, proxy: Proxy | None
 ) -> BrokerProcess:
     own = ["--kafka", f"127.0.0.1:{port}", "--advertise", _advertised(port, proxy), "--zone", zone_of(number)]
-    own += ["--http", "127.0.0.1:0"]
+    own += ["--http", f"127.0.0.1:{free_port()}"]
     log = folder / f"broker-{number}.log"
     command = [sys.executable, "-m", "lakestream", "broker"]
     process = Process(f"broker-{number}", [*own, *shared], log, command=command, environment=environment)

@@ -1,0 +1,107 @@
+"""Somebody else's Spark at work on the tables while a storm goes on: it sorts and rewrites files, expires snapshots,
+and deletes rows that it remembers.
+
+Its catalog is a broker that may be killed at any moment, so each statement is tried again until it succeeds. All of
+them may be repeated: rows below the end of a table never come again.
+"""
+
+import random
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
+
+from tests.integration.engines import Spark
+from tests.integration.storm_clients import Place
+
+TRIES: Final = 12
+RETRY_S: Final = 1.0
+ROWS_WAITED_FOR: Final = 30
+DELETED_MAX: Final = 25
+EVERYTHING: Final = "TIMESTAMP '2100-01-01 00:00:00'"
+
+
+class Foreigner:
+    def __init__(self, spark: Spark, topics: list[str], luck: random.Random, say: Callable[[str], None]) -> None:
+        self.rounds = 0
+        self.deleted: dict[Place, set[int]] = defaultdict(set)
+        self._spark = spark
+        self._topics = topics
+        self._luck = luck
+        self._say = say
+
+    def run(self, ended: threading.Event) -> None:
+        """Each round changes every table in every way, in any order. The first one is always finished."""
+        for topic in self._topics:
+            self._wait_for_rows(topic)
+        self._do(f"ALTER TABLE default.{self._topics[0]} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+        while not self.rounds or not ended.is_set():
+            changes = [change for change in self._changes() for _ in self._topics]
+            self._luck.shuffle(changes)
+            turns = {change: iter(self._topics) for change in changes}
+            for change in changes:
+                change(next(turns[change]))
+                if self.rounds and ended.is_set():
+                    return
+            self.rounds += 1
+
+    def _changes(self) -> list[Callable[[str], None]]:
+        return [self._sort, self._rewrite, self._delete, self._expire]
+
+    def _sort(self, topic: str) -> None:
+        all_files = "options => map('rewrite-all', 'true')"
+        order = self._luck.choice(["value DESC", "_stream.timestamp DESC"])
+        self._call("rewrite_data_files", topic, f"strategy => 'sort', sort_order => '{order}', {all_files}")
+
+    def _rewrite(self, topic: str) -> None:
+        self._call("rewrite_data_files", topic, "options => map('min-input-files', '2')")
+
+    def _expire(self, topic: str) -> None:
+        self._call("expire_snapshots", topic, f"older_than => {EVERYTHING}, retain_last => 1")
+
+    def _delete(self, topic: str) -> None:
+        """Some rows in a row, of one partition; at times the first there are."""
+        ends = self._ends(topic)
+        number = self._luck.choice(sorted(ends))
+        first, last = ends[number]
+        start = first if self._luck.random() < 0.3 else self._luck.randint(first, last)
+        end = min(last + 1, start + self._luck.randint(1, DELETED_MAX))
+        inside = f"_stream.offset >= {start} AND _stream.offset < {end}"
+        self.deleted[Place(topic, number)].update(range(start, end))
+        self._do(f"DELETE FROM default.{topic} WHERE _stream.partition = {number} AND {inside}")
+
+    def _ends(self, topic: str) -> dict[int, tuple[int, int]]:
+        """The first and the last offset of each partition."""
+        offsets = "min(_stream.offset), max(_stream.offset)"
+        rows = self._do(f"SELECT _stream.partition, {offsets} FROM default.{topic} GROUP BY 1", quietly=True)
+        return {number: (first, last) for number, first, last in rows}
+
+    def _wait_for_rows(self, topic: str) -> None:
+        while self._do(f"SELECT count(*) FROM default.{topic}", quietly=True)[0][0] < ROWS_WAITED_FOR:
+            time.sleep(RETRY_S)
+
+    def _call(self, procedure: str, topic: str, rest: str) -> None:
+        self._do(f"CALL lake.system.{procedure}(table => 'default.{topic}', {rest})")
+
+    def _do(self, statement: str, *, quietly: bool = False) -> list[list[int]]:
+        for attempt in range(1, TRIES + 1):
+            try:
+                answer: list[list[int]] = self._spark.sql(statement)
+            except AssertionError as error:  # it failed: its broker was killed, or the pipeline came in between
+                if attempt == TRIES:
+                    raise
+                self._say(f"foreigner: try {attempt}: {_reason(error)} of {statement}")
+                time.sleep(RETRY_S)
+            else:
+                if not quietly:
+                    self._say(f"foreigner: {statement}")
+                return answer
+        raise AssertionError("unreachable")
+
+
+def _reason(error: AssertionError) -> str:
+    """The last exception that Java names."""
+    named = re.findall(r"(\w+(?:Exception|Error): [^\\\n]*)", str(error))
+    return str(named[-1] if named else error)[:200]
