@@ -6,17 +6,19 @@ number of times; if none is quiet, the noisy ones count and the result says so.
 
 import os
 import statistics
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from lakestream.model import MiB
 
 FOREIGN_CORES_MAX: Final = 0.25
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+_LOOK_S: Final = 0.25
 
 
 @dataclass(slots=True)
@@ -36,15 +38,17 @@ class Cost:
 def measured(*servers: int) -> Iterator[Cost]:
     """CPU is this process's, or that of the servers with these process ids and all that they started."""
     cost = Cost()
-    machine_s, family_s = _machine_cpu_s(), family_cpu_s(os.getpid())
-    cpu_s, start_s = _cpu_s(servers), time.perf_counter()
-    try:
-        yield cost
-    finally:
-        cost.seconds = time.perf_counter() - start_s
-        cost.cpu_s = _cpu_s(servers) - cpu_s
-        others_s = (_machine_cpu_s() - machine_s) - (family_cpu_s(os.getpid()) - family_s)
-        cost.foreign_cores = max(0.0, others_s) / cost.seconds
+    ours, theirs = Family(os.getpid()), Family(*servers)
+    with _followed(ours, theirs):
+        machine_s, cpu_s, start_s = _machine_cpu_s(), time.process_time(), time.perf_counter()
+        try:
+            yield cost
+        finally:
+            cost.seconds = time.perf_counter() - start_s
+            own_s = time.process_time() - cpu_s
+            machine_s = _machine_cpu_s() - machine_s
+    cost.cpu_s = theirs.cpu_s if servers else own_s
+    cost.foreign_cores = max(0.0, machine_s - ours.cpu_s) / cost.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +176,75 @@ def family(ancestor: int) -> list[int]:
     return [pid for pid in parents if _descends(pid, ancestor, parents)]
 
 
-def family_cpu_s(ancestor: int) -> float:
-    """User and system time of a process, all that descend from it, and those of them that have ended."""
-    processes = _processes()
-    parents = {pid: int(fields[1]) for pid, fields in processes.items()}
-    ticks = (sum(map(int, processes[pid][11:15])) for pid in parents if _descends(pid, ancestor, parents))
-    return _TICK_S * sum(ticks)
+class Ticks(NamedTuple):
+    """User and system time of a process, and of those of its children that have ended and that it has waited for."""
+
+    own: int
+    waited_for: int
 
 
-def _cpu_s(servers: Sequence[int]) -> float:
-    return sum(map(family_cpu_s, servers)) if servers else time.process_time()
+class Family:
+    """The CPU of some processes and all that descend from them, since this was made.
+
+    The time of a child that has ended is its parent's from then on, unless the parent does not care for its children,
+    as the process does from which Spark forks its Python workers. So we look again and again, and keep what was lost.
+    """
+
+    def __init__(self, *ancestors: int) -> None:
+        self._ancestors = ancestors
+        self._lost = 0
+        self._last = self._seen(_processes())
+        self._start = _total(self._last)
+
+    @property
+    def cpu_s(self) -> float:
+        """Up to the last look."""
+        return _TICK_S * (_total(self._last) + self._lost - self._start)
+
+    def look(self, processes: Mapping[int, list[str]]) -> None:
+        before, self._last = self._last, self._seen(processes)
+        ended = sum(sum(ticks) for name, ticks in before.items() if name not in self._last)
+        inherited = sum(
+            ticks.waited_for - before[name].waited_for for name, ticks in self._last.items() if name in before
+        )
+        self._lost += max(0, ended - inherited)
+
+    def _seen(self, processes: Mapping[int, list[str]]) -> dict[tuple[int, str], Ticks]:
+        """By process id and the time of its start: ids come again."""
+        parents = {pid: int(fields[1]) for pid, fields in processes.items()}
+        return {
+            (pid, fields[19]): Ticks(int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]))
+            for pid, fields in processes.items()
+            if any(_descends(pid, ancestor, parents) for ancestor in self._ancestors)
+        }
+
+
+@contextmanager
+def _followed(*families: Family) -> Iterator[None]:
+    """Looked at all the while, and at the end."""
+    done = threading.Event()
+
+    def look() -> None:
+        processes = _processes()
+        for one in families:
+            one.look(processes)
+
+    def follow() -> None:
+        while not done.wait(_LOOK_S):
+            look()
+
+    thread = threading.Thread(target=follow, name="bench.families", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        look()
+
+
+def _total(seen: Mapping[tuple[int, str], Ticks]) -> int:
+    return sum(map(sum, seen.values()))
 
 
 def _is_quiet(runs: Sequence[Run]) -> bool:

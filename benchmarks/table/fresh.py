@@ -23,7 +23,7 @@ from benchmarks.kafka.rounds import Bench, rounds
 from benchmarks.kafka.sides import LAKESTREAM
 from benchmarks.table.commits import Commits, Longs
 from benchmarks.table.loads import prepare
-from benchmarks.table.sides import KAFKA_SPARK, PARTITIONS, POOL, TOPIC, Side, sides
+from benchmarks.table.sides import KAFKA_SPARK, PARTITIONS, TOPIC, VALUES, Side, sides
 from lakestream.model import MiB
 
 INTERVALS_S: Final = (5, 1)
@@ -79,7 +79,7 @@ async def _fresh(side: Side, bench: Bench, interval_s: int) -> Fresh:
         records=PER_S * (BEFORE_S + window_s + interval_s + BEHIND_S),
         per_s=PER_S,
         skip=0,
-        pool=POOL,
+        values=VALUES,
         acks_to=str(acks),
     )
     try:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.kafka.load.payload import SIZE, records
+from benchmarks.kafka.load.tasks import Values
+from benchmarks.table.sides import VALUES
 from lakestream.catalog.append import append
 from lakestream.catalog.catalog import LoadedTable
 from lakestream.catalog.data_files import FileDescription, MovedRange, data_location
@@ -132,7 +134,7 @@ async def make(folder: Path, name: str, shape: Shape) -> None:
 
 def _source(count: int) -> Source:
     """Batches of one file."""
-    values = records(count)
+    values = records(Values(count=count, chance=VALUES.chance))
     starts = range(0, count, BATCH_RECORDS)
     data = b"".join(make_batch(values[start : start + BATCH_RECORDS]) for start in starts)
     return Source.back_to_back("generated", data, list(starts))

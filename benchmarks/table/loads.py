@@ -8,7 +8,7 @@ from benchmarks.kafka.load.client import LoadFailed
 from benchmarks.kafka.load.payload import SIZE
 from benchmarks.kafka.load.tasks import Produce
 from benchmarks.kafka.loads import generator
-from benchmarks.table.sides import PARTITIONS, POOL, TOPIC, Side
+from benchmarks.table.sides import PARTITIONS, TOPIC, VALUES, Side
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,12 @@ def prepare(side: Side, folder: Path, size: int) -> None:
 async def moved(side: Side, records: int) -> Moved:
     """So many records, as fast as the broker takes them; it ends when the last of them is a row."""
     task = Produce(
-        bootstrap=side.broker.bootstrap, topic=TOPIC, partitions=PARTITIONS, records=records, codec="none", pool=POOL
+        bootstrap=side.broker.bootstrap,
+        topic=TOPIC,
+        partitions=PARTITIONS,
+        records=records,
+        codec="none",
+        values=VALUES,
     )
     try:
         async with generator(task) as producing:

@@ -15,7 +15,7 @@ AT_ONCE = 5_000
 class Producing:
     def __init__(self, task: Produce) -> None:
         self._task = task
-        self._values = records(task.pool)
+        self._values = records(task.values)
         self._sending = Sending(task.bootstrap, task.topic, {"compression.type": task.codec})
 
     def work(self) -> Told:

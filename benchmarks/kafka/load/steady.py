@@ -19,7 +19,7 @@ _STAMP: Final = 8
 class Stamping:
     def __init__(self, task: Stamp) -> None:
         self._task = task
-        self._values = [value[_STAMP:] for value in records(task.pool)]
+        self._values = [value[_STAMP:] for value in records(task.values)]
         options = {"linger.ms": task.linger_ms}
         self._all = [Sending(task.bootstrap, task.topic, options, times_acks=True) for _ in range(task.producers)]
         if task.acks_to:

@@ -1,12 +1,16 @@
 """What a load generator is told to do, and what it tells afterwards."""
 
-from typing import Final
-
 import msgspec
 
-POOL: Final = 4096
-"""Different records, which come again and again: many more than lz4 can look back over (64 KiB), so that none is found
-whole in another. Whoever looks back further needs more of them."""
+
+class Values(msgspec.Struct, frozen=True):
+    """So many different ones, which come again and again, and so many bytes of chance in each.
+
+    By default many more than lz4 can look back over (64 KiB), so that none is found whole in another. Whoever looks
+    back further needs more of them."""
+
+    count: int = 4096
+    chance: int = 96
 
 
 class Produce(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -17,7 +21,7 @@ class Produce(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     partitions: int
     records: int
     codec: str = "none"
-    pool: int = POOL
+    values: Values = Values()
 
 
 class Consume(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -43,7 +47,7 @@ class Stamp(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     linger_ms: int = 5
     producers: int = 1
     """Which take turns."""
-    pool: int = POOL
+    values: Values = Values()
     acks_to: str = ""
     """A file for what was acknowledged: partition, offset and time (ns since 1970) of each, as 64 bits each."""
 
