@@ -16,7 +16,7 @@ from lakestream.catalog.locations import Locations
 from lakestream.catalog.manifests import DATA, DELETED, PARQUET, ManifestFile, read_entries, read_list
 from lakestream.catalog.next_offsets import main_of
 from lakestream.catalog.shapes import Json
-from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.catalog.topic_layout import COLUMNS, FIRST_FREE_ID, OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
 from lakestream.errors import Corrupt
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.together import together
@@ -56,6 +56,8 @@ class LiveFile(NamedTuple):
     """Rows without a value."""
     about: str | None
     """Of deletes: the one data file that they are about, where that is known."""
+    has_more_columns: bool = False
+    """Others than the stream's own, as far as its statistics tell."""
 
 
 class Manifest(NamedTuple):
@@ -184,6 +186,7 @@ def _file(manifest: ManifestFile, entry: dict[int, Any], place: int | None) -> L
         sequence_number=manifest.sequence_number if sequence_number is None else sequence_number,
         tombstones=nulls.get(_VALUE_ID),
         about=_about(data, lower, upper),
+        has_more_columns=max(data.get(f.COLUMN_SIZES) or data.get(f.VALUE_COUNTS) or (0,)) >= FIRST_FREE_ID,
     )
 
 

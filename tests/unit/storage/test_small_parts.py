@@ -1,6 +1,7 @@
 """Ranges, the probe, the meter, and calls together."""
 
 import asyncio
+import inspect
 import random
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -260,4 +261,4 @@ async def test_calls_that_never_began_are_put_away_when_it_is_cancelled() -> Non
     task.cancel()  # before the tasks of the group had their first turn
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert all(call.cr_frame is None for call in calls)
+    assert {inspect.getcoroutinestate(call) for call in calls} == {inspect.CORO_CLOSED}

@@ -105,10 +105,9 @@ def read_rows(
 
 def read_batches(
     part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer]
-) -> list[Any]:
-    """Record batches in our layout, of the rows that count: for who writes them into another file."""
-    found = _read(part, columns, spans, bodies, Span(0, HIGHEST))
-    return [batch if kept is None else batch.take(pa.array(kept)) for batch, kept in found]
+) -> list[tuple[Any, Longs | None]]:
+    """Record batches in our layout, for who writes them into another file, and which of their rows count; None: all."""
+    return list(_read(part, columns, spans, bodies, Span(0, HIGHEST)))
 
 
 def read_times(

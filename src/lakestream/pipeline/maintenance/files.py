@@ -36,6 +36,9 @@ LEAVES: Final = _ids(COLUMNS, leaves=True)
 ALL: Final = (COLUMNS[0].field_id, *(column.field_id for column in COLUMNS[1].fields))
 KEY_ID: Final = next(column.field_id for column in COLUMNS[1].fields if column.name == "key")
 VALUE_ID: Final = COLUMNS[0].field_id
+TIMES: Final = tuple(
+    column.field_id for column in COLUMNS[1].fields if column.name in ("offset", "timestamp", "timestamp_ms")
+)
 
 
 class TableFiles:
@@ -47,13 +50,16 @@ class TableFiles:
         self._positions: dict[str, dict[str, Longs]] = {}
 
     async def open(self, source: Source) -> "TableFile":
-        """Corrupt: it is damaged, or gone, or holds columns that are not ours to carry over."""
+        """Corrupt: it is damaged, or gone."""
         key = self._locations.key_of(source.location)
         tail = await self._read(key, [Span(max(0, source.size - TAIL_BYTES), source.size)])
         if (needed := footer_size(tail[0], source.location)) > len(tail[0]):
             tail = await self._read(key, [Span(max(0, source.size - needed), source.size)])
         footer = read_footer(tail[0], source.size, source.location)
         return TableFile(self, key, footer, await self._deleted(source))
+
+    async def body(self, key: str) -> Buffer:
+        return await self._objects.get(key)
 
     async def _deleted(self, source: Source) -> Longs | None:
         found = []
@@ -80,8 +86,9 @@ class TableFile:
     def __init__(self, files: TableFiles, key: str, footer: Footer, deleted: Longs | None) -> None:
         self._files = files
         self._key = key
-        self._deleted = deleted
         self.footer = footer
+        self.deleted = deleted
+        """Places of rows that count no more."""
 
     @property
     def is_ours(self) -> bool:
@@ -90,13 +97,34 @@ class TableFile:
 
     async def rows(self, group: int, ids: Sequence[int]) -> list[Any]:
         """Record batches with our names for things, of the rows that count."""
-        part = Part(self.footer, self.footer.groups[group], None, self._deleted)
+        part = Part(self.footer, self.footer.groups[group], None, self.deleted)
         columns = self._columns(ids)
         spans = self.footer.spans(group, columns)
-        return read_batches(part, columns, spans, await self._files.read_spans(self._key, spans))
+        found = read_batches(part, columns, spans, await self._files.read_spans(self._key, spans))
+        return [picked(batch, kept) if kept is not None else batch for batch, kept in found]
+
+    async def body(self) -> Buffer:
+        """All of it."""
+        return await self._files.body(self._key)
 
     def _columns(self, ids: Sequence[int]) -> Mapping[int, tuple[str, ...]]:
         return {field_id: self.footer.paths[field_id] for field_id in ids if field_id in self.footer.paths}
+
+
+def picked(rows: Any, places: Longs) -> Any:
+    """Rows of a record batch or table. Arrow cannot pick from views of bytes, which some files are read as."""
+    return rows.cast(pa.schema([_without_views(field) for field in rows.schema])).take(pa.array(places))
+
+
+def _without_views(field: Any) -> Any:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct([_without_views(one) for one in kind]))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(_without_views(kind.value_field)))
+    if pa.types.is_binary_view(kind):
+        return field.with_type(pa.binary())
+    return field.with_type(pa.string()) if pa.types.is_string_view(kind) else field
 
 
 def times_of(batch: Any) -> Longs:

@@ -35,7 +35,7 @@ from lakestream.model import PartitionId
 from lakestream.pipeline.maintenance.compacting import Cleaned, CompactionSettings, cleaned_of, properties_with
 from lakestream.pipeline.maintenance.merging import MergeSettings
 from lakestream.pipeline.maintenance.plan import FOR_EVER, Plan, Policy, plan
-from lakestream.pipeline.maintenance.tasks import Compact, Forget, NotDone, Result, Task, Written
+from lakestream.pipeline.maintenance.tasks import Compact, Forget, Merge, NotDone, Result, Task, Written
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 TABLES_TOGETHER: Final = 16
 """Whose work is one job."""
+NOT_MERGED_MS: Final = 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,8 @@ class _Looked:
     orphans_ms: int = 0
     orphans_after: str = ""
     said: str = ""
+    not_merged: dict[str, int] = field(default_factory=dict)
+    """Files with which a merge has failed, and when: they are left alone for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +191,10 @@ class Maintenance:
         starts: dict[int, int] = {}
         if topic is not None and policy.rows_ms != FOR_EVER:
             starts = {number: await self._claims.start(PartitionId(topic.topic_id, number)) for number in offsets}
-        made = plan(loaded.metadata, listing, policy, starts, now_ms, self._settings.merge)
         looked = self._looked[table_id]
+        failed = {place: ms for place, ms in looked.not_merged.items() if now_ms - ms < NOT_MERGED_MS}
+        looked.not_merged = failed
+        made = plan(loaded.metadata, listing, policy, starts, now_ms, self._settings.merge, failed)
         if made.not_possible and looked.said != made.not_possible:
             log.warning("maintenance.not_possible table=%s: %s", loaded.name, made.not_possible)
             looked.said = made.not_possible
@@ -218,6 +223,9 @@ class Maintenance:
             for task, result in zip(planned.plan.tasks, results, strict=True):
                 if isinstance(result, NotDone):
                     done.failed += 1
+                    if isinstance(task, Merge):
+                        looked = self._looked[planned.loaded.table_id]
+                        looked.not_merged.update((source.location, now_ms) for source in task.sources)
                     log.warning("maintenance.not_done table=%s: %s", planned.loaded.name, result.reason)
                 elif isinstance(task, Compact):
                     before = planned.plan.cleaned.get(task.partition, Cleaned())

@@ -3,7 +3,7 @@
 Before: catalog/listing.py, which knows the files.  After: maintain.py, which has the work done and committed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -46,13 +46,15 @@ def plan(
     log_starts: Mapping[int, int],
     now_ms: int,
     settings: MergeSettings,
+    not_merged: Collection[str] = (),
 ) -> Plan:
-    """At most as much as one round takes: rows that are to go first, then compaction, then merges."""
+    """At most as much as one round takes: rows that are to go first, then compaction, then merges. `not_merged`: files
+    with which that has failed."""
     hindered = _hindrance(metadata, listing)
     if hindered:
         return Plan(not_possible=hindered)
     cleaned = cleaned_of(metadata)
-    making = _Making(metadata, listing, policy, now_ms, settings)
+    making = _Making(metadata, listing, policy, now_ms, settings, not_merged)
     for partition, files in by_partition(listing.data).items():
         making.partition(partition, files, cleaned.get(partition, Cleaned()), log_starts.get(partition, 0))
     return Plan(tuple(making.tasks), tuple(making.dropped), making.hindered, cleaned)
@@ -67,7 +69,16 @@ def _hindrance(metadata: Json, listing: Listing) -> str:
 
 
 class _Making:
-    def __init__(self, metadata: Json, listing: Listing, policy: Policy, now_ms: int, settings: MergeSettings) -> None:
+    def __init__(
+        self,
+        metadata: Json,
+        listing: Listing,
+        policy: Policy,
+        now_ms: int,
+        settings: MergeSettings,
+        not_merged: Collection[str],
+    ) -> None:
+        self._not_merged = not_merged
         self._policy = policy
         self._now_ms = now_ms
         self._settings = settings
@@ -133,10 +144,19 @@ class _Making:
         return True
 
     def _merge(self, number: int, files: Sequence[LiveFile]) -> None:
-        ours = [file for file in files if file.is_parquet and file.spec_id == self._spec_id]
+        ours = [file for file in files if self._can_be_merged(file)]
         for run in merges(ours, self._ages_ms, self._target, self._settings, self._deleted_rows):
             if self._take(run):
                 self.tasks.append(Merge(number, self._sources(run), self._location, self._target))
+
+    def _can_be_merged(self, file: LiveFile) -> bool:
+        """What others have partitioned or widened is left as they want it."""
+        return (
+            file.is_parquet
+            and file.spec_id == self._spec_id
+            and not file.has_more_columns
+            and file.location not in self._not_merged
+        )
 
     def _take(self, files: Sequence[LiveFile]) -> bool:
         size = sum(file.size for file in files)

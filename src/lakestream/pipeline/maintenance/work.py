@@ -20,10 +20,21 @@ from lakestream.catalog.locations import Locations
 from lakestream.catalog.topic_layout import OFFSET_ID, STREAM, VALUE
 from lakestream.clock import Ids
 from lakestream.data.table.located import numbers
-from lakestream.data.table.parquet import ParquetSettings, write_parquet
+from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.model import MiB
-from lakestream.pipeline.maintenance.files import ALL, KEY_ID, VALUE_ID, TableFile, TableFiles, laid_out, times_of
+from lakestream.pipeline.maintenance.as_it_is import without_rows
+from lakestream.pipeline.maintenance.files import (
+    ALL,
+    KEY_ID,
+    TIMES,
+    VALUE_ID,
+    TableFile,
+    TableFiles,
+    laid_out,
+    picked,
+    times_of,
+)
 from lakestream.pipeline.maintenance.newest import Newest
 from lakestream.pipeline.maintenance.tasks import Compact, Forget, Merge, NotDone, Result, Source, Task, Written
 from lakestream.storage.object_store import ObjectStore
@@ -63,9 +74,9 @@ class Rewriting:
                     return await one.forget(task)
                 case Compact():
                     return await one.compact(task)
-        except (LakestreamError, pa.ArrowException, MemoryError) as error:
+        except Exception as error:  # also a bug: it holds up one partition, not all of them
             await one.remove()
-            return NotDone(str(error))
+            return NotDone(str(error) if isinstance(error, LakestreamError) else f"{type(error).__name__}: {error}")
 
 
 class _One:
@@ -85,7 +96,9 @@ class _One:
     async def merge(self, task: Merge) -> Written:
         out = _Out(self)
         for source in task.sources:
-            file = await self._open(source)
+            file = await self._files.open(source)
+            if not file.is_ours:
+                raise Corrupt(f"{source.location} has columns that are not the stream's own: it is left as it is")
             for group in range(len(file.footer.groups)):
                 await out.add(await file.rows(group, ALL))
         return Written(tuple(source.location for source in task.sources), await out.end())
@@ -93,15 +106,11 @@ class _One:
     async def forget(self, task: Forget) -> Written:
         gone, files = [], list[FileDescription]()
         for source in task.sources:
-            file = await self._open(source)
-            out = _Out(self)
-            for group in range(len(file.footer.groups)):
-                for batch in await file.rows(group, ALL):
-                    offsets = numbers(batch.column(STREAM).field("offset"), -1)
-                    going = (offsets < task.before_offset) & (times_of(batch) < task.before_ms)
-                    await out.add(_without(batch, going))
-            gone.append(source.location)
-            files += await out.end()
+            file = await self._files.open(source)
+            going = [await self._forgotten(task, file, number) for number in range(len(file.footer.groups))]
+            if any(mask.any() for mask in going):
+                gone.append(source.location)
+                files += await self._without(file, going)
         return Written(tuple(gone), tuple(files))
 
     async def compact(self, task: Compact) -> Written:
@@ -109,16 +118,11 @@ class _One:
         gone, files = [], list[FileDescription]()
         for source in task.sources:
             file = await self._files.open(source)
-            going = [await self._superseded(task, newest, source, file, n) for n in range(len(file.footer.groups))]
-            if not any(mask.any() for mask in going):
-                continue
-            if not file.is_ours:
-                raise _others_columns(source)
-            out = _Out(self)
-            for group, mask in enumerate(going):
-                await out.add(_without_all(await file.rows(group, ALL), mask))
-            gone.append(source.location)
-            files += await out.end()
+            groups = range(len(file.footer.groups))
+            going = [await self._superseded(task, newest, source, file, number) for number in groups]
+            if any(mask.any() for mask in going):
+                gone.append(source.location)
+                files += await self._without(file, going)
         return Written(tuple(gone), tuple(files), reached)
 
     async def remove(self) -> None:
@@ -173,25 +177,37 @@ class _One:
             masks.append(going & (offsets < task.end) & (offsets != task.newest))
         return np.concatenate(masks)
 
-    async def _open(self, source: Source) -> TableFile:
-        file = await self._files.open(source)
+    async def _forgotten(self, task: Forget, file: TableFile, group: int) -> NDArray[np.bool_]:
+        masks = [np.empty(0, np.bool_)]
+        for batch in await file.rows(group, TIMES):
+            offsets = numbers(batch.column(STREAM).field("offset"), -1)
+            masks.append((offsets < task.before_offset) & (times_of(batch) < task.before_ms))
+        return np.concatenate(masks)
+
+    async def _without(self, file: TableFile, going: Sequence[NDArray[np.bool_]]) -> Sequence[FileDescription]:
+        """The file written anew; `going`: of each row group, which of the rows that count are left out."""
         if not file.is_ours:
-            raise _others_columns(source)
-        return file
+            made = without_rows(await file.body(), file.footer, file.deleted, going, self._task.partition, self._place)
+            return [] if made is None else [await self._store(made)]
+        out = _Out(self)
+        for group, mask in enumerate(going):
+            await out.add(_without_all(await file.rows(group, ALL), mask))
+        return await out.end()
 
     async def write(self, batches: Sequence[Any]) -> list[FileDescription]:
         """Files of these rows, in order of offset, stored."""
-        task, made = self._task, []
         rows = laid_out(_sorted(batches))
-        settings = ParquetSettings(file_bytes_max=task.target)
-        for body, description in write_parquet(rows, self._place, settings):
-            if description.partition != task.partition:
-                raise Corrupt(f"rows of partition {description.partition} stand among those of {task.partition}")
-            key = self._locations.key_of(description.location)
-            self._stored.append(key)
-            await self._objects.create(key, [memoryview(body)])
-            made.append(description)
-        return made
+        settings = ParquetSettings(file_bytes_max=self._task.target)
+        return [await self._store(written) for written in write_parquet(rows, self._place, settings)]
+
+    async def _store(self, written: WrittenFile) -> FileDescription:
+        description = written.description
+        if description.partition != self._task.partition:
+            raise Corrupt(f"rows of partition {description.partition} stand among those of {self._task.partition}")
+        key = self._locations.key_of(description.location)
+        self._stored.append(key)  # before: an answer that is lost may be that of a file that is there
+        await self._objects.create(key, [memoryview(written.body)])
+        return description
 
     def _place(self, offset_first: int) -> str:
         return data_location(self._task.location, self._task.partition, offset_first, self._ids.new())
@@ -223,19 +239,12 @@ class _Out:
         self._pending, self._size = [], 0
 
 
-def _others_columns(source: Source) -> Corrupt:
-    return Corrupt(
-        f"{source.location} has columns that are not the stream's own: it is left as it is. Its engine can rewrite it"
-    )
-
-
 def _sorted(batches: Sequence[Any]) -> list[Any]:
     """By ascending offset. No copy where they are."""
     offsets = np.concatenate([numbers(batch.column(STREAM).field("offset"), -1) for batch in batches])
     if len(offsets) < 2 or (np.diff(offsets) > 0).all():
         return list(batches)
-    table = pa.Table.from_batches(batches)
-    found: list[Any] = table.take(pa.array(np.argsort(offsets, kind="stable"))).to_batches()
+    found: list[Any] = picked(pa.Table.from_batches(batches), np.argsort(offsets, kind="stable")).to_batches()
     return found
 
 
@@ -243,7 +252,7 @@ def _without(batch: Any, going: NDArray[np.bool_]) -> list[Any]:
     if not going.any():
         return [batch]
     left = np.flatnonzero(~going)
-    return [batch.take(pa.array(left))] if len(left) else []
+    return [picked(batch, left)] if len(left) else []
 
 
 def _without_all(batches: Sequence[Any], going: NDArray[np.bool_]) -> list[Any]:

@@ -1,0 +1,114 @@
+"""A file with columns that are not ours, written anew without some of its rows: all its columns stay as they are, and
+the rows in their order. Others have added them, and filled them: they are none of our business, and must not be lost.
+
+Used by work.py, where our own way of writing files would leave them out. Blocks; the file is in memory as a whole.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from lakestream.catalog.data_files import FileDescription
+from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.data.table.compiled import Longs
+from lakestream.data.table.footers import BAD_PARQUET, Footer, read_footer
+from lakestream.data.table.manifests import HIGHEST, LOWEST
+from lakestream.data.table.parquet import WrittenFile
+from lakestream.errors import Corrupt
+from lakestream.model import Buffer
+from lakestream.pipeline.maintenance.files import picked
+
+_VALUE_ID: Final = COLUMNS[0].field_id
+
+
+def without_rows(
+    body: Buffer,
+    footer: Footer,
+    deleted: Longs | None,
+    going: Sequence[NDArray[np.bool_]],
+    partition: int,
+    place: Callable[[int], str],
+) -> WrittenFile | None:
+    """`going`: for each row group, which of the rows that count go. None: no row is left."""
+    try:
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(body)), page_checksum_verification=True)
+        tables = [
+            picked(
+                file.read_row_group(group.number, use_threads=False),
+                _alive(group.row_start, group.rows, deleted)[~mask],
+            )
+            for group, mask in zip(footer.groups, going, strict=True)
+        ]
+    except BAD_PARQUET as error:
+        raise Corrupt(f"{footer.location} is damaged ({error}); restore it from a backup") from error
+    left = [table for table in tables if len(table)]
+    if not left:
+        return None
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, left[0].schema, compression="zstd", store_schema=False) as writer:
+        for table in left:
+            writer.write_table(table)
+    written = sink.getvalue()
+    return WrittenFile(written, _described(written, partition, place))
+
+
+def _alive(row_start: int, rows: int, deleted: Longs | None) -> Longs:
+    places = np.arange(rows, dtype=np.int64)
+    return places if deleted is None else places[~np.isin(places + row_start, deleted)]
+
+
+def _described(body: Any, partition: int, place: Callable[[int], str]) -> FileDescription:
+    footer = read_footer(memoryview(body), len(body), "what was just written")
+    groups = footer.groups
+    offset_first, offset_last = min(one.offset_lo for one in groups), max(one.offset_hi for one in groups)
+    if offset_first == LOWEST or offset_last == HIGHEST:
+        raise Corrupt("a file was written without bounds of its offsets")
+    rows = footer.metadata.num_rows
+    lower = {PARTITION_ID: partition.to_bytes(4, "little"), OFFSET_ID: _long(offset_first)}
+    upper = {PARTITION_ID: partition.to_bytes(4, "little"), OFFSET_ID: _long(offset_last)}
+    nulls = _null_counts(footer)
+    if nulls.get(TIMESTAMP_ID) == 0:
+        lower[TIMESTAMP_ID] = _long(min(one.time_lo for one in groups))
+        upper[TIMESTAMP_ID] = _long(max(one.time_hi for one in groups))
+    return FileDescription(
+        location=place(offset_first),
+        partition=partition,
+        offset_first=offset_first,
+        offset_last=offset_last,
+        record_count=rows,
+        size=len(body),
+        column_sizes=_sums(footer, lambda chunk: chunk.total_compressed_size),
+        value_counts=dict.fromkeys(nulls, rows),
+        null_counts=nulls,
+        lower_bounds=lower,
+        upper_bounds=upper,
+        split_offsets=(),
+    )
+
+
+def _null_counts(footer: Footer) -> dict[int, int]:
+    """Of what a row has once: all the stream's own columns but the headers."""
+    once = {PARTITION_ID, OFFSET_ID, TIMESTAMP_ID, _VALUE_ID}
+    found = _sums(footer, lambda chunk: chunk.statistics.null_count if chunk.statistics is not None else None)
+    return {number: count for number, count in found.items() if number in once}
+
+
+def _sums(footer: Footer, fact: Callable[[Any], int | None]) -> dict[int, int]:
+    """By field id, over all row groups; without those that some group does not tell."""
+    numbers = {".".join(path): number for number, path in footer.paths.items()}
+    found: dict[int, int | None] = {}
+    for number in range(footer.metadata.num_row_groups):
+        group = footer.metadata.row_group(number)
+        for column in (group.column(place) for place in range(group.num_columns)):
+            if (field_id := numbers.get(column.path_in_schema)) is not None:
+                known, more = found.get(field_id, 0), fact(column)
+                found[field_id] = None if known is None or more is None else known + more
+    return {field_id: total for field_id, total in found.items() if total is not None}
+
+
+def _long(number: int) -> bytes:
+    return number.to_bytes(8, "little", signed=True)
