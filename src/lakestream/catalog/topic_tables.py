@@ -33,6 +33,8 @@ PROPERTIES: Final[Mapping[str, str]] = {
     # Or each commit would leave a metadata file for ever.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
+    # For who expires snapshots with an engine too: as maintenance does. At a commit every five seconds that is 720.
+    "history.expire.max-snapshot-age-ms": "3600000",
 }
 
 
