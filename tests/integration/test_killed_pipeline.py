@@ -187,6 +187,8 @@ async def test_log_table_and_consumers_agree_after_a_storm(stores: str, tmp_path
     passes = [consumer.passes for consumer in consumers]
     say(f"{kills=} {written=} {deleted=} {passes=} rounds={foreigner.rounds}")
     wrong = [*differences(producers, [*consumers, *readers], tables, foreigner.deleted), *complaints(logs)]
+    if wrong:
+        say("\n".join(line for line in logs.splitlines() if " WARNING " in line or " ERROR " in line))
     assert not wrong, "\n".join([f"STORM_SEED={seed}: {len(wrong)} things differ", *wrong[:SHOWN_MAX]])
     assert kills >= 5
     assert written >= 500

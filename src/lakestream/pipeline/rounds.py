@@ -202,6 +202,7 @@ class Rounds:
             self._stop(topic_id, f"its table cannot be read: {error}")
 
     async def _backlog(self, partition: PartitionId) -> Backlog | None:
+        start = 0
         try:
             start = self._next_offset(partition)
             if partition not in self._trimmed:
@@ -215,6 +216,8 @@ class Rounds:
         except Missing as error:
             if await self._is_gone(partition):
                 self._named.pop(partition.topic_id, None)
+            elif await self._was_overtaken(partition, start):
+                return await self._backlog(partition)
             else:
                 self._stop(partition.topic_id, str(error))
         except LakestreamError as error:
@@ -302,7 +305,9 @@ class Rounds:
                 good.append(outcome)
         self._changed.look_again(failed)
         await self._remove(surplus)
-        for stuck in [one for one in failed.values() if not await self._was_overtaken(one.move)]:
+        for stuck in [
+            one for one in failed.values() if not await self._was_overtaken(one.move.partition, one.move.start)
+        ]:
             where = f"partition {stuck.move.partition.number}, offsets {stuck.move.start} to {stuck.move.end}"
             if stuck.temporary:
                 log.warning("pipeline.not_moved topic=%s %s: %s", self._name(topic_id), where, stuck.reason)
@@ -310,15 +315,15 @@ class Rounds:
                 self._stop(topic_id, f"{where}: {stuck.reason}")
         return good
 
-    async def _was_overtaken(self, move: Move) -> bool:
-        """Another driver has moved it, and what we wanted to read is gone: nothing is wrong."""
+    async def _was_overtaken(self, partition: PartitionId, start: int) -> bool:
+        """Another driver has moved what starts there, and what we wanted to read is gone: nothing is wrong."""
         try:
-            table = await self._catalog.load_id(move.partition.topic_id)
-            if next_offsets(table.metadata).get(move.partition.number, 0) <= move.start:
+            table = await self._catalog.load_id(partition.topic_id)
+            if next_offsets(table.metadata).get(partition.number, 0) <= start:
                 return False
         except LakestreamError:
             return False
-        self._tables[move.partition.topic_id] = table
+        self._tables[partition.topic_id] = table
         return True
 
     async def _commit_one(self, topic_id: str, moved: Sequence[Moved]) -> bool:

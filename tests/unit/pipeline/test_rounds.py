@@ -291,6 +291,20 @@ async def test_a_move_whose_bytes_another_driver_has_swept_is_not_stuck(world: W
     assert await one.rows(partition) == rows(0, 5)
 
 
+async def test_a_driver_that_another_one_has_overtaken_goes_on_where_that_one_is(world: World) -> None:
+    """It knows an old state of the table; what comes after that has been moved, and has left the log."""
+    partitions = await world.topic(2)
+    log, one, two = await world.broker(), await Driving.start(world), await Driving.start(world)
+    for start, driving in ((0, one), (5, two), (10, one)):
+        for partition in partitions:
+            await fill(log, partition, start, start + 5)
+        driving.changed.look_again(partitions)
+        done = await driving.rounds.run()
+        assert (done.records, done.stuck) == (10, [])
+    for partition in partitions:
+        assert await one.rows(partition) == rows(0, 15)
+
+
 async def test_files_are_written_as_the_table_asks(world: World) -> None:
     (partition,) = await world.topic()
     log, driving = await world.broker(), await Driving.start(world)
