@@ -5,7 +5,7 @@ import io
 import json
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from lakestream.pipeline.job import LocalJob, WorkSettings
 from lakestream.pipeline.work import open_work
 from lakestream.settings import LogSettings, Profile, Settings, WalSettings
 from lakestream.testing.batches import make_batch
+from lakestream.testing.servers import oxia_standalone, s3_server
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
 QUICK = LogSettings(wal=WalSettings(flush_interval_ms=5))
@@ -61,10 +62,19 @@ class Said(NamedTuple):
 class Installation:
     """Two partitions; 600 records of each in the table, in several files, and 100 in the log behind it."""
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], profile: Profile = Profile.LATENCY) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        capsys: pytest.CaptureFixture[str],
+        profile: Profile = Profile.LATENCY,
+        *,
+        metadata: str = "sqlite",
+        storage: str = "",
+    ) -> None:
         self.folder = folder
-        self.settings = Settings(data_dir=folder, profile=profile, log=QUICK)
+        self.settings = Settings(data_dir=folder, profile=profile, log=QUICK, metadata=metadata, storage=storage)
         self._capsys = capsys
+        self._flags = ["--data-dir", str(folder), "--metadata", metadata, "--storage", self.settings.storage_url]
         asyncio.run(self._fill())
 
     async def _fill(self) -> None:
@@ -100,7 +110,7 @@ class Installation:
 
     def doctor(self, *flags: str) -> Said:
         self._capsys.readouterr()
-        code = main(["doctor", "--data-dir", str(self.folder), "--json", *flags])
+        code = main(["doctor", *self._flags, "--json", *flags])
         out, err = self._capsys.readouterr()
         assert err == ""
         return Said(code, [json.loads(line) for line in out.splitlines()])
@@ -153,6 +163,28 @@ def test_all_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[str], profile
         assert "heard of" in said.of("pipeline")[0]
         assert bool(said.of("quiet table")) == ("--topic" not in flags)
     assert sorted(path for path in place.folder.rglob("*") if "metadata.sqlite" not in path.name) == before
+
+
+def test_on_oxia_and_a_bucket(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asyncio.Runner() as runner, ExitStack() as stack:
+        servers = AsyncExitStack()
+        stack.callback(lambda: runner.run(servers.aclose()))
+        oxia = runner.run(servers.enter_async_context(oxia_standalone(tmp_path / "oxia", shards=2)))
+        s3 = runner.run(servers.enter_async_context(s3_server(tmp_path)))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.access_key_id)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret_access_key)
+        monkeypatch.setenv("AWS_REGION", s3.region)
+        storage = f"s3://{s3.bucket('lake')}/under/here"
+        place = Installation(tmp_path / "data", capsys, Profile.COST, metadata=oxia.url, storage=storage)
+        for flags in ((), ("--full",)):
+            said = place.doctor(*flags)
+            assert (said.code, said.bad) == (0, [])
+        path = next(tmp_path.rglob("*.parquet"))
+        path.unlink()
+        only(place.doctor(), path.name, "is missing")
 
 
 def test_lines_for_people(place: Installation, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ doctor` sees of tables.
     rows    each offset once; Kafka serves what the table has             examine_rows.py
 
 Beside brokers, pipelines and other hands that change all of it: whatever looks wrong is looked at again, and only what
-is wrong both times is said. Reads little at once, and keeps little.
+is wrong every time is said. Reads little at once, and keeps little.
 """
 
 import asyncio
@@ -31,6 +31,8 @@ from lakestream.model import PartitionId, Span
 from lakestream.storage.together import together
 
 ORPHAN_AGE_MS: Final = 24 * 60 * 60 * 1000
+LOOKS_MAX: Final = 5
+"""Two, and more where the table was changed under the second."""
 PAUSE_MS: Final = LOOK_MS + 200
 """Before the second look: what Kafka serves may be as much older than the table."""
 
@@ -69,20 +71,30 @@ class Examiner:
         """LakestreamError: the stores do not answer."""
         first = Examined()
         choice = await self._look(topic, first, None)
-        if not first.troubles:
-            return first
-        await asyncio.sleep(self._pause_ms / 1000)
-        try:
-            again = await self._topics.get(name)
-        except Missing:
-            return Examined(said="deleted meanwhile")
-        if again.topic_id != topic.topic_id:
-            return Examined(said="deleted and made again meanwhile")
-        second = Examined()
-        await self._look(again, second, choice.narrowed(first.troubles, first.windows))
-        seen = {trouble.key for trouble in first.troubles}
-        first.troubles = _each_once(trouble for trouble in second.troubles if trouble.key in seen)
+        for _ in range(LOOKS_MAX - 1):
+            if not first.troubles:
+                break
+            await asyncio.sleep(self._pause_ms / 1000)
+            try:
+                topic_now = await self._topics.get(name)
+            except Missing:
+                return Examined(said="deleted meanwhile")
+            if topic_now.topic_id != topic.topic_id:
+                return Examined(said="deleted and made again meanwhile")
+            again = Examined()
+            await self._look(topic_now, again, choice.narrowed(first.troubles, first.windows))
+            seen = {trouble.key for trouble in first.troubles}
+            first.troubles = _each_once(trouble for trouble in again.troubles if trouble.key in seen)
+            if await self._is_still(topic, again.metadata_location):
+                break
         return first
+
+    async def _is_still(self, topic: Topic, metadata_location: str) -> bool:
+        """Nobody has changed the table since it was looked at, so what was seen of it is true."""
+        try:
+            return (await self._catalog.pointers.find_id(topic.topic_id)).table.metadata_location == metadata_location
+        except NoSuchTable:
+            return not metadata_location
 
     async def _look(self, topic: Topic, seen: Examined, choice: Choice | None) -> Choice:
         """`choice`: look at that only, of what one can choose. None: choose."""
@@ -97,6 +109,7 @@ class Examiner:
             seen.troubles.append(unreadable("table", "its table", error))
             return Choice()
         ends = await self._ends(low)
+        seen.metadata_location = state.loaded.metadata_location
         seen.troubles += state.troubles
         look = Look(self._catalog, self._kafka, self._run, state, topic, seen)
         offsets = state.next_offsets or {}

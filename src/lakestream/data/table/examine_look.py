@@ -58,6 +58,8 @@ class Examined:
     windows: list[Window] = field(default_factory=list)
     """Where some of them were found."""
     notes: list[str] = field(default_factory=list)
+    metadata_location: str = ""
+    """Of the state that was looked at."""
     behind: int = 0
     """Offsets that are in the log and not in the table."""
 

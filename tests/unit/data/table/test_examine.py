@@ -1,5 +1,6 @@
 """What `lakestream doctor` says of tables: nothing while all is well, whoever wrote them; one line for what is not."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
@@ -393,6 +394,38 @@ async def test_what_is_mended_before_the_second_look_is_not_said(
 
     monkeypatch.setattr(doctor.topics, "get", rewritten)
     assert await doctor.troubles() == []
+
+
+async def test_beside_somebody_who_rewrites_and_expires_all_the_time(doctor: Doctor) -> None:
+    """Every file that was looked at may be gone a moment later, and with it the snapshot that named it."""
+    lake, rewrites = doctor.lake, 0
+    for start in range(0, 600, 100):
+        await doctor.move(many(start, start + 100))
+    rows = rows_of(many(0, 600))
+
+    async def rewrite() -> None:
+        nonlocal rewrites
+        while True:
+            await asyncio.sleep(0.1)
+            old = doctor.paths("*.parquet")
+            await lake.replace([await lake.foreign_file(rows[at : at + 150]) for at in range(0, 600, 150)])
+            metadata = (await lake.table()).metadata
+            main = main_of(metadata)
+            expired = [one["snapshot-id"] for one in metadata["snapshots"] if one["snapshot-id"] != main]
+            await doctor.commit(RemoveSnapshots(expired))
+            for path in old:
+                path.unlink()
+            rewrites += 1
+
+    task = asyncio.create_task(rewrite())
+    try:
+        while rewrites < 10 and not task.done():
+            for depth in (FULL, SAMPLED):
+                assert await doctor.troubles(depth) == []
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def test_a_topic_that_is_deleted_meanwhile_has_no_troubles(doctor: Doctor) -> None:
