@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 READ_TRIES: Final = 8
 TRIM_CLAIMS: Final = 1_000
+FLOOR_MS: Final = 1_000
 GLANCE_MS: Final = 20
 """Who reads at the end relies so long on the last look at the store. Before anybody is told that there is no more, it
 is looked at again."""
@@ -250,6 +251,8 @@ class Log:
             await self._views.look_at_start(view)
         if offset >= view.offset_end:
             await self._look_at_end(view, offset)
+        elif not self._knows_floor(view):
+            await self._views.refresh(view)
         at = offset
         for _ in range(READ_TRIES):
             if offset < view.start:
@@ -276,7 +279,7 @@ class Log:
         """What `read` would find, if that is in memory; None: only `read` can tell. Nothing at the end means that there
         was nothing a moment ago."""
         view = self._views.known(partition)
-        if view is None or view.start_seen != self._views.doubts:
+        if view is None or view.start_seen != self._views.doubts or not self._knows_floor(view):
             return None
         if not max(view.start, view.floor) <= offset <= view.offset_end:
             return None
@@ -288,6 +291,11 @@ class Log:
         claims = {pick.claim.claim_id: pick.claim for pick in picks}
         found = {claim_id: batches for claim_id in claims if (batches := self._reader.cache.get(claim_id)) is not None}
         return _slice(picks, found, bounds) if picks and len(found) == len(claims) else None
+
+    def _knows_floor(self, view: View) -> bool:
+        """Whether it is not long ago that it was looked at. What has left the chain is read from the table, although
+        it may still be at hand here: somebody may have deleted it there."""
+        return self._history is None or asyncio.get_running_loop().time() - view.floor_seen_s <= FLOOR_MS / 1000
 
     async def wait(self, partition: PartitionId, offset: int, timeout_ms: int) -> bool:
         """Wait until the log's end is beyond `offset`; False if it did not come to that in time."""

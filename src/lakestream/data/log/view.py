@@ -54,6 +54,8 @@ class View:
         self.measured = Measured(0, 0, 0)
         self.looked_s = 0.0
         """When its end was last certain, by the loop's time."""
+        self.floor_seen_s = 0.0
+        """When its floor was last read: what was moved since is in the table, and may have been deleted there."""
 
     @property
     def offset_end(self) -> int:
@@ -84,6 +86,7 @@ class View:
         self.floor, self.claims_since_fold = newer.floor, newer.claims_since_fold
         self.start = max(self.start, newer.start)
         self.tail, self.page = newer.tail, []
+        self.floor_seen_s = newer.floor_seen_s
 
     def claims_from(self, offset: int) -> list[Dated] | None:
         """The claims in memory from the one that holds `offset` on; None if that one is not in memory."""
@@ -248,6 +251,7 @@ class Views:
         chain = await self._claims.scan(view.partition, offset_start, confirmed=confirmed)
         await self.take_in(view, chain, offset_start, confirmed=confirmed)
         view.looked_s = max(view.looked_s, begun_s)
+        view.floor_seen_s = max(view.floor_seen_s, begun_s)
 
     async def _reopen(self, view: View) -> None:
         newer = await self._load(view.partition, confirmed=True)
@@ -267,6 +271,7 @@ class Views:
     async def _load(self, partition: PartitionId, *, confirmed: bool) -> View:
         """The fold, then the claims behind it. If a trim goes by between the two, the claims do not follow: again."""
         for _ in range(OPEN_TRIES):
+            begun_s = asyncio.get_running_loop().time()
             stored = await self._claims.load_fold(partition, confirmed=confirmed)
             fold = Fold() if stored is None else Fold.decode(stored.body, str(partition))
             view = View(partition, fold, None if stored is None else stored.version, 0)
@@ -280,6 +285,7 @@ class Views:
                 continue
             if rules.is_gapless(chain.claims, view.offset_end):
                 view.floor = chain.floor
+                view.floor_seen_s = begun_s
                 view.learn(chain.claims)
                 del view.tail[: -self._tail_room]
                 return view

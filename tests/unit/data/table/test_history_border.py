@@ -23,18 +23,21 @@ ALL = 1 << 20
 
 
 class Border:
-    """One log, its table, and a pipeline by hand."""
+    """One log, its table, a broker, and a pipeline by hand."""
 
     def __init__(self, root: Path) -> None:
         self.lake = Lake(root)
         self.claims = Claims(self.lake.server.client())
-        self.log = Log(
+        self.log, self.driver = self._log(2), self._log(3)
+
+    def _log(self, seed: int) -> Log:
+        return Log(
             self.lake.server.client(),
             self.lake.store,
             None,
             QUICK,
             SystemClock(),
-            SeededIds(random.Random(2)),
+            SeededIds(random.Random(seed)),
             profile_of=lambda _: Profile.COST,
             history=self.lake.history,
         )
@@ -47,6 +50,7 @@ class Border:
 
     async def close(self) -> None:
         await self.log.close()
+        await self.driver.close()
         await self.lake.close()
 
     async def append(self, records: list[Record]) -> None:
@@ -58,7 +62,9 @@ class Border:
         """All before `upto` leaves the log; these become rows."""
         await self.lake.move(records, upto)
         await self.claims.advance_table_end(LOG, upto)
-        await self.log.trim(LOG, upto)
+        await self.driver.trim(LOG, upto)
+        if (view := self.log._views.known(LOG)) is not None:
+            view.floor_seen_s -= 10  # time goes by
 
     async def read(self, offset: int, end: int) -> list[Record]:
         found: list[Record] = []
@@ -94,10 +100,19 @@ async def test_the_tail_is_still_read_at_a_glance(border: Border) -> None:
     await border.append(many(0, 30))
     await border.move(many(0, 20), 20)
     await border.append(many(30, 40))
+    assert border.log.glance(LOG, 30, ALL) is None  # after so long a time it looks first
+    await border.read(30, 40)
     found = border.log.glance(LOG, 30, ALL)
     assert found is not None
     assert found.bounds == (0, 40, 40)
     assert border.log.glance(LOG, 5, ALL) is None
+
+
+async def test_what_is_at_hand_still_is_not_served_when_it_was_deleted_from_the_table(border: Border) -> None:
+    await border.append(many(0, 30))
+    assert await border.read(0, 30) == many(0, 30)
+    await border.move(many(10, 20), 20)
+    assert await border.read(0, 30) == many(10, 30)
 
 
 async def test_a_gap_is_passed_over_within_one_read(border: Border) -> None:
