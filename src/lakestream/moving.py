@@ -10,6 +10,7 @@ from lakestream.metadata.reports import Reports
 from lakestream.node import open_node
 from lakestream.pipeline.backlog import ChangedLogs
 from lakestream.pipeline.driver import Driver, PipelineOptions
+from lakestream.pipeline.maintenance.maintain import Maintenance, RewriteJob
 from lakestream.pipeline.plan import PlanSettings
 from lakestream.pipeline.rounds import Job, Rounds
 from lakestream.settings import Settings
@@ -17,8 +18,14 @@ from lakestream.settings import Settings
 
 @asynccontextmanager
 async def open_driver(
-    settings: Settings, options: PipelineOptions, job: Job, clock: Clock | None = None, ids: Ids | None = None
+    settings: Settings,
+    options: PipelineOptions,
+    job: Job,
+    rewrites: RewriteJob | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
 ) -> AsyncIterator[Driver]:
+    """`rewrites`: who does the work of maintenance; without it there is none."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     async with open_node(settings, clock, ids) as node:
         metadata = node.stores.metadata
@@ -37,7 +44,10 @@ async def open_driver(
             changed,
             _plan(options),
         )
-        yield Driver(rounds, changed, Reports(metadata), clock, options)
+        maintenance = None
+        if rewrites is not None:
+            maintenance = Maintenance(catalog, node.topics, Claims(metadata), rewrites, metadata.now_ms)
+        yield Driver(rounds, changed, Reports(metadata), clock, options, maintenance)
 
 
 def _plan(options: PipelineOptions) -> PlanSettings:

@@ -18,6 +18,7 @@ from lakestream.errors import LakestreamError
 from lakestream.moving import open_driver
 from lakestream.pipeline.driver import Driver, PipelineOptions
 from lakestream.pipeline.job import SparkJob, WorkSettings
+from lakestream.pipeline.maintenance.job import SparkRewrites
 from lakestream.pipeline.rounds import Round
 from lakestream.pipeline.spark import SparkSettings
 from lakestream.settings import Settings
@@ -65,11 +66,13 @@ async def _move(settings: Settings, job: SparkJob, *, once: bool) -> int:
     """Spark comes up while the stores are opened."""
     starting = asyncio.get_running_loop().create_task(job.start(), name="pipeline.spark")
     options = PipelineOptions(interval_ms=settings.interval_ms, once=once)
+    rewrites = SparkRewrites(lambda: job.spark, work_settings(settings))
     try:
-        async with open_driver(settings, options, job) as driver:
+        async with open_driver(settings, options, job, rewrites) as driver:
             await starting
             return await _once(driver) if once else await _for_ever(driver)
     finally:
+        await rewrites.close()
         starting.cancel()
         await asyncio.wait([starting])
         if not starting.cancelled():

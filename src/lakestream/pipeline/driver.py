@@ -15,12 +15,14 @@ from lakestream.clock import Clock
 from lakestream.errors import LakestreamError
 from lakestream.metadata.reports import PipelineReport, Reports, TopicReport
 from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline.maintenance.maintain import Maintenance
 from lakestream.pipeline.rounds import Round, Rounds, Standing
 
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
 REPORT_EVERY_MS: Final = 5_000
+MAINTENANCE_EVERY_MS: Final = 20_000
 IDLE_LOOK_MS: Final = 60_000
 """Also without news: a topic that is stuck may have been mended, something may be left to sweep."""
 
@@ -34,8 +36,15 @@ class PipelineOptions:
 
 class Driver:
     def __init__(
-        self, rounds: Rounds, changed: ChangedLogs, reports: Reports, clock: Clock, options: PipelineOptions
+        self,
+        rounds: Rounds,
+        changed: ChangedLogs,
+        reports: Reports,
+        clock: Clock,
+        options: PipelineOptions,
+        maintenance: Maintenance | None = None,
     ) -> None:
+        self._maintenance = maintenance
         self._rounds = rounds
         self._changed = changed
         self._reports = reports
@@ -59,7 +68,9 @@ class Driver:
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
-        following = loop.create_task(self._changed.follow(), name="pipeline.feed")
+        beside = [loop.create_task(self._changed.follow(), name="pipeline.feed")]
+        if self._maintenance is not None:
+            beside.append(loop.create_task(self._maintain(self._maintenance), name="pipeline.maintenance"))
         try:
             while True:
                 begun_s = loop.time()
@@ -67,8 +78,20 @@ class Driver:
                 if not left:
                     await self._wait(begun_s)
         finally:
-            following.cancel()
-            await asyncio.wait([following])
+            for task in beside:
+                task.cancel()
+            await asyncio.wait(beside)
+
+    async def _maintain(self, maintenance: Maintenance) -> None:
+        """Beside the rounds, which do not wait for it."""
+        while True:
+            await asyncio.sleep(MAINTENANCE_EVERY_MS / 1000)
+            try:
+                await maintenance.maintain()
+            except LakestreamError as error:
+                log.warning("pipeline.not_maintained error=%s", error)
+            except Exception:
+                log.exception("pipeline.not_maintained")  # a bug must not end all maintenance
 
     async def _round(self) -> bool:
         try:
