@@ -24,7 +24,15 @@ class Threads:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="history")
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, _tellable, work)
 
     async def close(self) -> None:
         await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
+
+
+def _tellable(work: Callable[[], T]) -> T:
+    """A future cannot be told of a StopIteration: whoever waits for it would wait for ever."""
+    try:
+        return work()
+    except StopIteration as error:
+        raise RuntimeError("an iterator ended too early") from error

@@ -21,6 +21,7 @@ from lakestream.catalog.updates import AddSchema, AddSpec, SetCurrentSchema, Set
 from lakestream.data.table import deletes, replay
 from lakestream.data.table.history import TableHistory
 from lakestream.data.table.snapshots import LOOK_MS
+from lakestream.data.table.threads import Threads
 from lakestream.errors import Corrupt, Unavailable
 from lakestream.model import Buffer, PartitionId, Span
 
@@ -385,3 +386,11 @@ async def test_who_reads_on_finds_the_next_chunk_there(lake: Lake) -> None:
     (ahead,) = (await lake.history._loaded())._ahead
     await ahead
     assert second.batches
+
+
+async def test_a_bug_in_a_thread_is_heard_of() -> None:
+    """asyncio cannot hand on a StopIteration."""
+    threads = Threads()
+    with pytest.raises(RuntimeError, match="ended too early"):
+        await asyncio.wait_for(threads(lambda: next(iter(()))), 5)
+    await threads.close()
