@@ -267,3 +267,18 @@ async def test_manifests_that_lost_files_are_merged_like_others(catalog: Catalog
     assert all(one.manifest_path.endswith(NAME_END) for one in listed)
     assert set((await offsets_in(catalog, loaded.metadata)).values()) == {1}
     assert len(await entries_of(catalog, loaded.metadata)) == 10
+
+
+async def test_files_keep_the_numbers_of_the_commits_that_brought_them(catalog: Catalog) -> None:
+    """Deletes go by them. Here they stand in manifests that were merged before one of their files was taken out."""
+    loaded = await topic_table(catalog)
+    for start in range(FAN_IN + 2):
+        loaded = await added(catalog, loaded, 0, start, start + 1)
+    before = {file.location: file.sequence_number for file in await live(catalog, loaded)}
+    assert len(set(before.values())) == FAN_IN + 2
+    loaded = await rewrite(catalog, loaded, await merged(catalog, loaded, 3, 5))
+    after = {file.location: file.sequence_number for file in await live(catalog, loaded)}
+    assert {place: number for place, number in after.items() if place in before} == {
+        place: number for place, number in before.items() if place in after
+    }
+    assert max(after.values()) == loaded.metadata["last-sequence-number"]

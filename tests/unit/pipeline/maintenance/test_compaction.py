@@ -1,6 +1,7 @@
 """Key compaction against a plain model: what Kafka defines, for any keys, tombstones, rounds and pieces."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +20,7 @@ from lakestream.pipeline.maintenance.compacting import (
     Horizon,
     due,
 )
+from lakestream.pipeline.maintenance.tasks import Result, Task
 from lakestream.pipeline.maintenance.work import RewriteSettings
 
 NOW = 1_000_000_000_000
@@ -193,6 +195,25 @@ async def test_without_its_property_everything_is_looked_at_again() -> None:
     assert (await world.maintenance().maintain()).rows_removed == 0
     assert json.loads((await world.properties())[COMPACTED_TO]) == {"0": 4}
     assert await world.rows() == model.rows
+
+
+async def test_a_run_that_was_overtaken_says_nothing_of_what_is_clean() -> None:
+    """It looked at a part only, because the rest was clean; now nobody knows that any more."""
+    world, _, _ = await played([[(1, False), (1, False)], 2 * MINUTE, [(2, False), (1, False)]])
+    maintenance = world.maintenance()
+    run = world.job.run
+
+    async def overtaken(tasks: Sequence[Task]) -> list[Result]:
+        await world.catalog.commit(TOPIC_ID, [], [RemoveProperties([COMPACTED_TO, COMPACTED_AT])])
+        return await run(tasks)
+
+    world.job.run = overtaken  # type: ignore[method-assign]
+    world.clock.ms += 2 * MINUTE
+    before, keys = await world.rows(), await world.keys()
+    await maintenance.maintain()
+    assert COMPACTED_TO not in await world.properties()
+    assert await world.rows() == before
+    assert {key for key in await world.keys() if key.endswith(".parquet")} <= keys
 
 
 @pytest.mark.parametrize("value", ["", "[]", '{"0": "x"}', '{"a": 1}'])

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.pipeline.maintenance.tables import HOUR, MINUTE, TOPIC_ID, Row, World, some_rows
 
 from lakestream.catalog.next_offsets import ACCEPT_ROLLBACK, next_offsets
-from lakestream.catalog.updates import SetSnapshotRef
+from lakestream.catalog.updates import SetSnapshotRef, SetStatistics
 
 DAY = 24 * HOUR
 
@@ -143,6 +143,23 @@ async def test_orphans_go_after_days_and_nothing_else(world: World) -> None:
     assert "tables/default/other-table/data/x.parquet" in await world.keys()
     assert await world.rows() == rows
     await world.append(some_rows(9, 1))
+
+
+async def test_statistics_of_others_are_no_orphans(world: World) -> None:
+    await fill(world, 1)
+    table = await world.table()
+    place = f"{table.metadata['location']}/metadata/counts.puffin"
+    await world.objects.create(world.catalog.locations.key_of(place), [b"counts"])
+    told = {"snapshot-id": table.metadata["current-snapshot-id"], "statistics-path": place}
+    told |= {"file-size-in-bytes": 6, "file-footer-size-in-bytes": 1, "blob-metadata": []}
+    await world.catalog.commit(TOPIC_ID, [], [SetStatistics(told)])
+    world.clock.ms += 9 * DAY
+    maintenance = world.maintenance()
+    assert (await maintenance.maintain()).orphans_removed == 0
+    await world.append(some_rows(3, 1))
+    world.clock.ms += HOUR
+    assert (await maintenance.maintain()).snapshots_expired == 1
+    assert world.catalog.locations.key_of(place) not in await world.keys()  # they went with their snapshot
 
 
 async def test_rows_leave_when_they_are_old_and_the_stream_has_forgotten_them() -> None:
