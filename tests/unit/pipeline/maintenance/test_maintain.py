@@ -5,6 +5,8 @@ from tests.unit.pipeline.maintenance.tables import HOUR, MINUTE, TOPIC_ID, Row, 
 
 from lakestream.catalog.next_offsets import ACCEPT_ROLLBACK, next_offsets
 from lakestream.catalog.updates import SetSnapshotRef, SetStatistics
+from lakestream.pipeline.maintenance.maintain import MaintenanceSettings
+from lakestream.pipeline.maintenance.merging import MergeSettings
 
 DAY = 24 * HOUR
 
@@ -100,6 +102,14 @@ async def test_old_snapshots_go_with_their_files_and_only_those(world: World) ->
     assert sum(key.endswith(".parquet") for key in left) == 1
     await world.append(some_rows(60, 3))
     assert len(await world.rows()) == 63
+
+
+async def test_files_that_moved_into_other_manifests_stay_when_the_old_ones_go(world: World) -> None:
+    rows = await fill(world, 40)  # appends merge manifests, and nobody merges files
+    world.clock.ms += 2 * HOUR
+    done = await world.maintenance(MaintenanceSettings(merge=MergeSettings(files_min=1_000, many=1_000))).maintain()
+    assert done.snapshots_expired == 39
+    assert await world.rows() == rows
 
 
 async def test_a_snapshot_that_was_main_a_minute_ago_stays_however_old_it_is(world: World) -> None:
