@@ -66,6 +66,14 @@ class Plan(NamedTuple):
     """Places in the partition's files, each with its footer and a row group."""
     window: Span
 
+    def behind(self, offset: int) -> "Plan":
+        """Without what was given already. As files drop out on the way, the widths of windows change, and the next one
+        may begin before the end of the last: an answer with a record twice is not what every client expects."""
+        if offset <= self.window.start:
+            return self
+        window = Span(offset, self.window.end)
+        return self._replace(key=(self.key[0], window, *self.key[2:]), window=window)
+
 
 class Replay:
     def __init__(self, catalog: Catalog, store: ObjectStore, run: Run, bytes_max: int) -> None:
@@ -152,6 +160,8 @@ class Replay:
             if plan is None:
                 at = end  # nothing but a gap up to there
                 break
+            if batches:
+                plan = plan.behind(at)
             chunk = await self._chunk(table, partition.number, plan)
             at, taken = _take(chunk, at, bytes_max - size, batches)
             size += taken

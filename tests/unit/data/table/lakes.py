@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +116,12 @@ class Lake:
         while offset < end:
             past = await self.history.read(partition, offset, bytes_max)
             assert past.offset_next > offset
-            for base, pieces in past.batches:
-                records = read_batch(as_bytes(pieces))
-                assert records[0].offset == base
-                found += [record for record in records if record.offset >= offset]
+            records = [record for _, pieces in past.batches for record in read_batch(as_bytes(pieces))]
+            assert [base for base, _ in past.batches] == [
+                read_batch(as_bytes(one))[0].offset for _, one in past.batches
+            ]
+            assert all(one.offset < next.offset for one, next in pairwise(records)), "none twice in one answer"
+            found += [record for record in records if record.offset >= offset]
             offset = past.offset_next
         return found
 
