@@ -32,11 +32,14 @@ class Foreigner:
         self._luck = luck
         self._say = say
 
-    def run(self, ended: threading.Event) -> None:
-        """Each round changes every table in every way, in any order. The first one is always finished."""
+    def prepare(self) -> None:
+        """Until there are tables to work on. One of them is told how to delete."""
         for topic in self._topics:
             self._wait_for_rows(topic)
         self._do(f"ALTER TABLE default.{self._topics[0]} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+
+    def run(self, ended: threading.Event) -> None:
+        """Each round changes every table in every way, in any order. The first one is always finished."""
         while not self.rounds or not ended.is_set():
             changes = [change for change in self._changes() for _ in self._topics]
             self._luck.shuffle(changes)

@@ -41,6 +41,8 @@ COMMAND: Final = [sys.executable, "-m", "lakestream"]
 
 PLACES: Final = [Place("orders", 0), Place("orders", 1), Place("orders", 2), Place("clicks", 0), Place("clicks", 1)]
 TOPICS: Final = sorted({place.topic for place in PLACES})
+LATE: Final = Place("late", 0)
+"""Of a topic that comes into being in the middle of the storm, when a producer first writes to it."""
 PRODUCERS: Final = 3
 PACE_S: Final = 0.02
 SHOWN_MAX: Final = 20
@@ -171,16 +173,16 @@ async def test_log_table_and_consumers_agree_after_a_storm(stores: str, tmp_path
         for topic in TOPICS:
             partitions = sum(place.topic == topic for place in PLACES)
             await asyncio.to_thread(client.create_topic, topic, partitions)
-        producers = [Producer(number, cluster.bootstrap, PLACES, PACE_S) for number in range(PRODUCERS)]
+        open_places = list(PLACES)
+        producers = [Producer(number, cluster.bootstrap, open_places, PACE_S) for number in range(PRODUCERS)]
         consumers = [Consumer(f"consumer-{topic}", cluster.bootstrap, places_of(topic)) for topic in TOPICS]
         with spark_of(cluster, tmp_path) as spark:
             foreigner = Foreigner(spark, TOPICS, random.Random(seed), say)
-            kills = await storm(everything, producers, consumers, foreigner, luck, say)
-        assert [await asyncio.to_thread(driver.stop) for driver in everything.drivers] == [0, 0]
+            kills = await storm(everything, producers, consumers, foreigner, open_places, luck, say)
         say((await everything.run("pipeline", "--once")).strip())
         say((await everything.run("doctor", "--full")).strip())
         readers = [await read_from(cluster, number) for number in range(len(cluster))]
-        tables = {topic: await asyncio.to_thread(rows_of, cluster, topic) for topic in TOPICS}
+        tables = {topic: await asyncio.to_thread(rows_of, cluster, topic) for topic in (*TOPICS, LATE.topic)}
         logs = cluster.logs() + "".join(driver.said() for driver in everything.drivers)
     written = sum(len(log) for producer in producers for log in producer.acked.values())
     deleted = sum(len(offsets) for offsets in foreigner.deleted.values())
@@ -217,10 +219,11 @@ async def storm(
     producers: list[Producer],
     consumers: list[Consumer],
     foreigner: Foreigner,
+    open_places: list[Place],
     luck: random.Random,
     say: Callable[[str], None],
 ) -> int:
-    """How often something was killed. At the end everything runs, and all that was sent is answered."""
+    """How often something was killed. At the end the brokers run, and all that was sent is answered."""
     loop = asyncio.get_running_loop()
     victims: list[Victim] = [*everything.drivers]
     victims += [Broker(everything.cluster, number) for number in range(len(everything.cluster))]
@@ -231,14 +234,19 @@ async def storm(
     with ThreadPoolExecutor(len(clients) + 1) as threads:
         try:
             running = [loop.run_in_executor(threads, client.run, ended) for client in clients]
+            async with asyncio.timeout(FOREIGNER_S_MAX):
+                await loop.run_in_executor(threads, foreigner.prepare)
             foreign = loop.run_in_executor(threads, foreigner.run, late)
             async with asyncio.TaskGroup() as group:
                 killers = [group.create_task(kill_again_and_again(victim, over, luck, say)) for victim in victims]
-                await asyncio.sleep(RUN_S)
+                await asyncio.sleep(RUN_S / 2)
+                open_places.append(LATE)
+                await asyncio.sleep(RUN_S / 2)
                 over.set()
             late.set()
             async with asyncio.timeout(FOREIGNER_S_MAX):
                 await foreign
+            assert [await asyncio.to_thread(driver.stop) for driver in everything.drivers] == [0, 0]
             ended.set()
             await asyncio.gather(*running)
         finally:
@@ -296,7 +304,7 @@ def marked(mark: str) -> Iterator[str]:
 
 async def read_from(cluster: Brokers, number: int) -> Consumer:
     """Everything, as that broker serves it."""
-    reader = Consumer(f"reader-{number} zone_id={cluster[number].zone}", cluster.bootstrap, PLACES)
+    reader = Consumer(f"reader-{number} zone_id={cluster[number].zone}", cluster.bootstrap, [*PLACES, LATE])
     assert await asyncio.to_thread(reader.read), f"broker {number} did not come to the end: {cluster[number].log()}"
     return reader
 
@@ -329,8 +337,8 @@ def differences(
         yield from producer.wrong
     for consumer in consumers:
         yield from consumer.wrong
-    truth: dict[Place, Log] = {place: {} for place in PLACES}
-    for place in PLACES:
+    truth: dict[Place, Log] = {place: {} for place in (*PLACES, LATE)}
+    for place in truth:
         for producer in producers:
             truth[place].update(producer.acked[place])
         yield from wrong_order(place, truth[place], producers)
