@@ -41,9 +41,7 @@ class Beside:
             except Exception as error:
                 self._tell(_fail, outcome, error)
 
-    def _tell(
-        self, how: Callable[[_Outcome, Any], None], outcome: _Outcome, said: Any
-    ) -> None:
+    def _tell(self, how: Callable[[_Outcome, Any], None], outcome: _Outcome, said: Any) -> None:
         with suppress(RuntimeError):  # the loop was closed: nobody is left to hear it
             self._loop.call_soon_threadsafe(how, outcome, said)
 

@@ -117,8 +117,8 @@ class Topics:
     ) -> Topic:
         """Its records are gone for readers and writers at once; the sweeper takes the bytes.
 
-        `topic_id`: only that one, not a new topic that has the name by now. `before_name`: what else goes with it, after
-        its logs and before its name: if it fails, the topic is still there to be deleted again."""
+        `topic_id`: only that one, not a new topic that has the name by now. `before_name`: what else goes with it,
+        after its logs and before its name: if it fails, the topic is still there to be deleted again."""
         while True:
             topic = _topic(record := await self._found(name))
             if topic_id not in (None, topic.topic_id):
