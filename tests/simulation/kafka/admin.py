@@ -56,18 +56,20 @@ class Admin(Client):
         self.leave()
 
     async def create(self, name: str) -> None:
-        """A topic that never was before, and then every broker is asked for it, also those whose store's leader was
-        deposed meanwhile."""
+        """A topic that never was before, as the store's leader is deposed."""
         world = self.world
         await asyncio.sleep(spread(world.luck, 0.5, world.mood.think_s_max * 4))
         if world.mood.depositions and not world.healed:
             world.depose()
         await self._create_topic(name, 1)
+        self.leave()
+
+    async def look_around(self, name: str) -> None:
+        """Ask brokers for a topic that is there."""
         for _ in range(10):
-            self.leave()
             await self.look(name)
             await self.think(2.0)
-        self.leave()
+            self.leave()
 
     async def _delete_topic(self, name: str, topic_id: str) -> None:
         """Only this one: another of the name may be there already, made by a client that asked for it."""

@@ -86,8 +86,16 @@ def _admins(world: World, judge: Judge, sizes: dict[str, int]) -> list[Coroutine
     if world.mood.deletes_topic:
         work.append(Admin(world, judge, "admin").recreate(NAMES[0], sizes[NAMES[0]]))
     if world.luck.random() < 0.3:
-        work.append(Admin(world, judge, "late").create(LATE_NAME))
+        work.append(_come_late(world, judge))
     return work
+
+
+async def _come_late(world: World, judge: Judge) -> None:
+    """A new topic, and at once those who use it, at brokers that have not heard of it yet."""
+    admin = Admin(world, judge, "late")
+    await admin.create(LATE_NAME)
+    producers = [IdempotentProducer(world, judge, f"l{i}", LATE_NAME, 0) for i in range(3)]
+    await asyncio.gather(admin.look_around(LATE_NAME), *(producer.run() for producer in producers))
 
 
 async def _switch_profiles(world: World) -> None:
