@@ -196,7 +196,7 @@ async def test_log_table_and_consumers_agree_after_a_storm(stores: str, tmp_path
     assert written >= 500
     assert deleted >= len(TOPICS)
     assert min(passes) >= 2
-    if RUN_S >= 300:
+    if stores == OXIA_AND_S3 and RUN_S >= 300:  # objects have their readers' time; segments of the killed have hours
         assert "wal.swept" in logs
 
 
