@@ -21,6 +21,7 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -c 'import lakestream.pipeline.work, lakestream.data.table.replay'  # compiles kernels, once for all
 	touch $@
 
 setup: $(VENV)/.ready ## build .venv from the pinned list; nothing else

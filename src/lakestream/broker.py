@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -72,6 +72,8 @@ async def open_broker(
         opened.push_async_callback(sweeping.close)
         dispatcher = Dispatcher(services)
         await server.serve(dispatcher.handle)
+        warming = asyncio.get_running_loop().create_task(_warm(node), name="broker.warm")
+        opened.push_async_callback(_ended, warming)
         yield RunningBroker(
             node=node,
             services=services,
@@ -105,6 +107,16 @@ async def _services(
         ),
         drop_table=partial(topic_deleted, node.catalog, drop=True),
     )
+
+
+async def _warm(node: Node) -> None:
+    with suppress(LakestreamError):  # then the first reader loads it, or hears what is wrong
+        await node.history.warm()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 class Sweeping:

@@ -48,6 +48,7 @@ class Node:
 
     stores: Stores
     catalog: Catalog
+    history: TableHistory
     log: Log
     topics: Topics
     sweeper: Sweeper
@@ -102,7 +103,8 @@ async def open_node(
         )
         await log.start()
         try:
-            yield Node(stores=stores, catalog=catalog, log=log, topics=Topics(stores.metadata), sweeper=sweeper)
+            topics = Topics(stores.metadata)
+            yield Node(stores=stores, catalog=catalog, history=history, log=log, topics=topics, sweeper=sweeper)
         finally:
             await log.close()
 

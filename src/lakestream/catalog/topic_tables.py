@@ -15,6 +15,7 @@ from lakestream.catalog.next_offsets import NEXT_OFFSETS, TOPIC_ID, text_of
 from lakestream.catalog.topic_layout import iceberg_schema
 from lakestream.catalog.topic_shape import ORDER, SPEC
 from lakestream.errors import Unavailable
+from lakestream.model import MiB
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ ID_SHOWN: Final = 8
 
 PROPERTIES: Final[Mapping[str, str]] = {
     "write.parquet.compression-codec": "zstd",
+    # Whoever rewrites the files: a consumer that wants one record has to read a whole row group.
+    "write.parquet.row-group-size-bytes": str(32 * MiB),
     # We commit every few seconds. Others shall get a word in, and a delete shall not fail for rows that come after it.
     "commit.retry.num-retries": "20",
     "write.delete.isolation-level": "snapshot",

@@ -65,6 +65,13 @@ class TableHistory:
         """Time and offset of the record with the newest time, from `offset` on."""
         return await (await self._loaded()).newest(partition, offset)
 
+    async def warm(self) -> None:
+        """Load it now, if there is any history: the first reader need not wait for it."""
+        async for found in self._catalog.pointers.all():
+            if found.table.topic_id:
+                await self._loaded()
+                return
+
     async def _loaded(self) -> "Replay":
         if self._replay is None:
             async with self._loading:
