@@ -131,7 +131,7 @@ def test_settings_of_topics(admin: AdminClient, topic: str) -> None:
     assert settings()["cleanup.policy"].value == "delete"
     done(change("retention.ms", AlterConfigOpType.DELETE, None))
     assert settings()["retention.ms"].is_default
-    for name, value in (("retention.mz", "1"), ("retention.ms", "soon"), ("max.compaction.lag.ms", "5")):
+    for name, value in (("retention.mz", "1"), ("retention.ms", "soon"), ("local.retention.ms", "5")):
         assert refused(change(name, AlterConfigOpType.SET, value)) == KafkaError.INVALID_CONFIG
     assert refused(change("retention.ms", AlterConfigOpType.APPEND, "1")) == KafkaError.INVALID_CONFIG
     bad = admin.create_topics([NewTopic(f"{topic}-x", 1, config={"remote.storage.enable": "true"})])

@@ -252,6 +252,7 @@ def test_files_that_may_not_grow(tmp_path: Path, profile: Profile) -> None:
         from lakestream.metadata.topics import Topic, Topics
         from lakestream.settings import LogSettings, Profile, WalSettings
         from lakestream.storage.opening import open_store
+        from lakestream.filed import as_bytes
         from lakestream.testing.batches import make_batch, records_of
 
         FOLDER = Path({str(tmp_path)!r})
@@ -295,7 +296,7 @@ def test_files_that_may_not_grow(tmp_path: Path, profile: Profile) -> None:
             while offset < (await log.bounds(partition)).end:
                 part = await log.read(partition, offset, 1)
                 ((start, buffers),) = part.batches
-                found[start] = int(records_of(b"".join(buffers))[0].value)
+                found[start] = int(records_of(as_bytes(buffers))[0].value)
                 offset = part.offset_next
             assert found == acked, (found, acked)
             await log.close()
