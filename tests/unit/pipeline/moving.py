@@ -50,8 +50,7 @@ class Log:
 
     def move(self, root: str) -> Move:
         pieces = tuple(
-            Piece(self.medium, name, *map(tuple, zip(*placed, strict=True)))
-            for name, placed in self.placed.items()
+            Piece(self.medium, name, *map(tuple, zip(*placed, strict=True))) for name, placed in self.placed.items()
         )
         size = sum(end - start for placed in self.placed.values() for start, end, _ in placed)
         end = self.records[-1].offset + 1 if self.records else 1
