@@ -43,7 +43,7 @@ class ServerSettings:
     request_bytes_max: int = 100 * MiB
     connection_bytes_max: int = 64 * MiB  # requests under way and answers not yet taken, of one connection
     broker_bytes_max: int = 512 * MiB  # the same, of all; large requests only arrive while they fit in here too
-    requests_max: int = 5_000  # under way on one connection: a flush to a bucket answers very many small ones together
+    requests_max: int = 2_000  # under way on one connection: a flush to a bucket answers very many small ones together
     connections_max: int = 10_000
     connections_per_address_max: int = 2_000
     idle_ms_max: int = 10 * 60 * 1000
