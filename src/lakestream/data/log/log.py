@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 READ_TRIES: Final = 8
 TRIM_CLAIMS: Final = 1_000
 FLOOR_MS: Final = 1_000
+CLAIM_WAIT_MS: Final = 3
 GLANCE_MS: Final = 20
 """Who reads at the end relies so long on the last look at the store. Before anybody is told that there is no more, it
 is looked at again."""
@@ -536,7 +537,9 @@ def _writers(
     if segments is not None:
         writer_id = _short(ids)
         # Group commit: what waits when the last flush ends is the next one, however much it is.
-        latency = cost._replace(flush_interval_ms=0, flush_bytes_max=wal.buffer_bytes_max // 2, writes_max=1)
+        latency = cost._replace(
+            flush_interval_ms=0, flush_bytes_max=wal.buffer_bytes_max // 2, writes_max=1, claim_wait_ms=CLAIM_WAIT_MS
+        )
         frames = SegmentFrames(segments, writer_id, wal, clock)
         writers[Profile.LATENCY] = Writer(writer_id, frames, claimer, latency, numbers.next)
     return writers

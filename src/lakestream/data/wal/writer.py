@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from lakestream.batch import RecordBatch
@@ -35,6 +36,19 @@ class WriterSettings(NamedTuple):
     claim_batches_max: int
     writes_max: int
     """Frames being stored at once. With one, the next flush starts when the last one ends: group commit."""
+    claim_wait_ms: int = 0
+    """A frame ends for the next one when its claims are made, or so long after it was stored: what arrives meanwhile
+    shares one flush. Each costs a sync and several hand-overs between threads, however small it is."""
+
+
+class _Frame:
+    """One that is being stored and claimed, until the next one may start."""
+
+    __slots__ = ("timer", "unsettled")
+
+    def __init__(self, unsettled: int) -> None:
+        self.unsettled = unsettled
+        self.timer: asyncio.TimerHandle | None = None
 
 
 class Writer:
@@ -161,13 +175,39 @@ class Writer:
     async def _write(self, sealed: SealedBuffer, sequence: int, before: asyncio.Task[None] | None) -> None:
         extents = sealed.extents(f"{self.writer_id}.{sequence}", self.writer_id, self._settings.claim_batches_max)
         failed = await self._store(extents, sequence)
-        self._free_slots += 1
-        self._write_on()
+        if failed is None and self._settings.claim_wait_ms:
+            self._free_when_claimed(extents)
+        else:
+            self._free_slot()
         await _turn_after(before)
         if failed is None:
             self._claimer.claim(extents)
         else:
             self._claimer.fail(extents, failed)
+
+    def _free_when_claimed(self, extents: list[Extent]) -> None:
+        frame = _Frame(len(extents))
+        for extent in extents:
+            extent.on_settled = partial(self._settled, frame)
+        delay_s = self._settings.claim_wait_ms / 1000
+        frame.timer = asyncio.get_running_loop().call_later(delay_s, self._end, frame)
+
+    def _settled(self, frame: _Frame, extent: Extent) -> None:
+        self._release(extent)
+        frame.unsettled -= 1
+        if not frame.unsettled:
+            self._end(frame)
+
+    def _end(self, frame: _Frame) -> None:
+        if frame.timer is not None:
+            frame.timer.cancel()
+            frame.timer = None
+            self._free_slot()
+
+    def _free_slot(self) -> None:
+        self._free_slots += 1
+        if not self._closed or self._open or self._sealed:
+            self._write_on()
 
     async def _store(self, extents: list[Extent], sequence: int) -> LakestreamError | None:
         for extent in extents:
