@@ -12,9 +12,9 @@ What is wrong with one topic stops that topic alone, says why, and is tried agai
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from lakestream.catalog.append import append
 from lakestream.catalog.catalog import Catalog, LoadedTable
@@ -34,10 +34,9 @@ from lakestream.pipeline.backlog import ChangedLogs, backlog_of
 from lakestream.pipeline.plan import Backlog, PlanSettings, Target
 from lakestream.pipeline.tasks import Move, Moved, Outcome, Stuck
 from lakestream.storage.object_store import ObjectStore
+from lakestream.storage.together import together
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 COMMIT_TRIES: Final = 5
 TABLES_AT_ONCE: Final = 4
@@ -171,14 +170,15 @@ class Rounds:
             }
             self._forget_gone()
         changed = [partition for partition in changed if partition.topic_id in self._named]
-        await self._each(sorted({partition.topic_id for partition in changed}), self._load, TABLES_AT_ONCE)
+        topic_ids = sorted({partition.topic_id for partition in changed})
+        await together([self._load(topic_id) for topic_id in topic_ids], TABLES_AT_ONCE)
 
         async def look(partition: PartitionId) -> None:
             backlog = await self._backlog(partition)
             if backlog is not None:
                 found.append(backlog)
 
-        await self._each([one for one in changed if not self._is_resting(one.topic_id)], look, LOGS_AT_ONCE)
+        await together([look(one) for one in changed if not self._is_resting(one.topic_id)], LOGS_AT_ONCE)
         found.sort(key=lambda backlog: backlog.partition)
         self._changed.look_again(one for one in changed if self._is_resting(one.topic_id))
 
@@ -262,7 +262,8 @@ class Rounds:
             except LakestreamError as error:
                 self._stop(topic_id, f"its table cannot be made: {error}")
 
-        await self._each(sorted({one.partition.topic_id for one in backlogs}), try_to_have, TABLES_AT_ONCE)
+        topic_ids = sorted({one.partition.topic_id for one in backlogs})
+        await together([try_to_have(topic_id) for topic_id in topic_ids], TABLES_AT_ONCE)
 
     def _target(self, topic_id: str) -> Target:
         metadata = self._tables[topic_id].metadata
@@ -289,7 +290,7 @@ class Rounds:
                 self._changed.look_again(one.move.partition for one in good)
                 log.warning("pipeline.not_committed topic=%s error=%s", self._name(topic_id), error)
 
-        await self._each(list(topics), commit, TABLES_AT_ONCE)
+        await together([commit(topic_id) for topic_id in topics], TABLES_AT_ONCE)
 
     async def _sort_out(self, topic_id: str, outcomes: Sequence[Outcome]) -> list[Moved]:
         """Of each log, what can be committed: up to the first move that failed."""
@@ -396,7 +397,7 @@ class Rounds:
 
         waiting, self._to_trim = self._to_trim, set()
         self._to_trim = {one for one in waiting if one.topic_id in self._named and one.topic_id not in self._tables}
-        await self._each(sorted(one for one in waiting if one.topic_id in self._tables), trim, LOGS_AT_ONCE)
+        await together([trim(one) for one in sorted(waiting) if one.topic_id in self._tables], LOGS_AT_ONCE)
 
     async def _sweep(self) -> None:
         now_ms = self._clock.now_ms()
@@ -460,8 +461,3 @@ class Rounds:
             self.standings.pop(topic_id, None)
         for partition in [one for one in self._trimmed if one.topic_id not in self._named]:
             del self._trimmed[partition]
-
-    async def _each(self, items: Sequence[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
-        """A few at a time: all may be very many."""
-        for start in range(0, len(items), at_once):
-            await asyncio.gather(*(work(item) for item in items[start : start + at_once]))

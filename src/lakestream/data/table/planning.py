@@ -6,10 +6,8 @@ Nothing of it is ours: any engine may have written all of it. What is read is ke
 never out of date, since no such file is ever changed. Pure decisions are at the end.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -26,6 +24,7 @@ from lakestream.data.table.threads import Run
 from lakestream.errors import Corrupt, OutOfRange, Rejected
 from lakestream.model import Buffer, MiB, Span
 from lakestream.storage.object_store import ObjectStore
+from lakestream.storage.together import together
 
 READS_MAX: Final = 32
 """Calls to storage under way at once, for one question."""
@@ -111,7 +110,7 @@ class Planner:
             for one in listed
             if (one.content != DATA) == deleting and one.partition_lo <= partition <= one.partition_hi
         ]
-        found = await together([partial(self._manifest, one) for one in wanted])
+        found = await together([self._manifest(one) for one in wanted], READS_MAX)
         files = await self._run(lambda: joined([_of_partition(files, partition) for files in found]))
         return by_offset(files if deleting else await self._bounded(files))
 
@@ -120,7 +119,7 @@ class Planner:
         unknown = np.flatnonzero((files.offset_lo == LOWEST) | (files.offset_hi == HIGHEST)).tolist()
         if not unknown:
             return files
-        footers = await together([partial(self.footer, files, place) for place in unknown])
+        footers = await together([self.footer(files, place) for place in unknown], READS_MAX)
         return files.with_bounds(unknown, [footer.bounds for footer in footers])
 
     async def _manifest(self, manifest: Manifest) -> Files:
@@ -182,26 +181,6 @@ class Planner:
             return self._locations.key_of(location)
         except Rejected as error:
             raise Corrupt(f"a file of the table cannot be read: {error}") from error
-
-
-async def together(jobs: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T]:
-    """Some at a time; none goes on after one has failed."""
-    found: list[T] = []
-    for start in range(0, len(jobs), READS_MAX):
-        async with _Group() as tasks:
-            some = [tasks.create_task(job()) for job in jobs[start : start + READS_MAX]]
-        found += [task.result() for task in some]
-    return found
-
-
-class _Group(asyncio.TaskGroup):
-    """With the first error as it is, not as a group of one."""
-
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
-        try:
-            await super().__aexit__(kind, error, trace)
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
 
 
 # Decisions

@@ -10,7 +10,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,7 +20,7 @@ from lakestream.data.table.encode import Encoded, encode_rows
 from lakestream.data.table.footers import Footer
 from lakestream.data.table.groups import Part, read_rows, record_columns, sorted_rows
 from lakestream.data.table.past import Past, PastFile
-from lakestream.data.table.planning import Planner, cluster, together, window
+from lakestream.data.table.planning import READS_MAX, Planner, cluster, window
 from lakestream.data.table.rows import Rows
 from lakestream.data.table.snapshots import Snapshots, Table
 from lakestream.data.table.threads import Run
@@ -30,6 +29,7 @@ from lakestream.errors import Corrupt, Missing
 from lakestream.filed import Piece
 from lakestream.model import KiB, MiB, PartitionId, Span
 from lakestream.storage.object_store import ObjectStore
+from lakestream.storage.together import together
 
 BATCH_BYTES: Final = 256 * KiB
 CHUNK_BYTES: Final = 32 * MiB
@@ -181,7 +181,7 @@ class Replay:
         found = await self._planner.files(table, partition)
         files = found.files
         places = cluster(files.offset_lo, files.offset_hi, found.reach, offset)
-        footers = await together([partial(self._planner.footer, files, place) for place in places])
+        footers = await together([self._planner.footer(files, place) for place in places], READS_MAX)
         groups = sorted(
             (
                 (group.offset_lo, group.offset_hi, place, footer, group.number)

@@ -109,12 +109,7 @@ class Dispatcher:
         refused = isinstance(said, CloseConnection)
         outcome = CANCELLED if answer.cancelled() else REFUSED if refused else OK
         self.counts.note(key, outcome, perf_counter() - begun_s, bytes_in, _size(said))
-        if answer.cancelled():
-            return  # the client has left
-        if isinstance(said, CloseConnection):
-            answer.set_exception(said)
-        else:
-            answer.set_result(said)
+        tell(answer, said)
 
     async def _work(self, handler: Handler, call: Call, begun_s: float, bytes_in: int) -> Answer:
         """The long way, and count it."""
@@ -157,6 +152,15 @@ class Dispatcher:
 
 def _written(request: Request, body: Body) -> Buffer:
     return codec.respond(request.key, request.version, request.correlation_id, body)
+
+
+def tell(answer: "_Future", said: Answer | CloseConnection) -> None:
+    if answer.done():
+        return  # the client has left
+    if isinstance(said, CloseConnection):
+        answer.set_exception(said)
+    else:
+        answer.set_result(said)
 
 
 def _size(answer: Answer | CloseConnection) -> int:

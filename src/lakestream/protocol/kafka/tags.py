@@ -13,7 +13,7 @@ from lakestream.errors import Rejected
 from lakestream.model import Buffer
 from lakestream.protocol.kafka.guard import NULL_STRUCT, PRESENT_STRUCT, SIZES, read_uvarint
 from lakestream.protocol.kafka.schema import Shape, Slot, shape_of
-from lakestream.protocol.kafka.writer import uvarint
+from lakestream.protocol.kafka.words import uvarint
 
 STRUCTS_MAX: Final = 1 << 16
 """More structs than any sane request has; walking them takes about 0.3 s, during which nothing else runs."""

@@ -1,16 +1,16 @@
-"""The few shapes that answers written by hand are made of."""
+"""The few shapes that answers are made of, whether written by hand or by the generated writers."""
 
 import struct
 from typing import Final
 
 I32: Final = struct.Struct(">i")
 
-_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
 
 def uvarint(value: int) -> bytes:
     if value < 0x80:
-        return _ONE_BYTE[value]
+        return ONE_BYTE[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)

@@ -24,6 +24,7 @@ from kio.static.protocol import Entity
 
 from lakestream.protocol.kafka.mistakes import find_mistake
 from lakestream.protocol.kafka.schema import FIXED, NUMBERS, Shape, Slot, shape_of
+from lakestream.protocol.kafka.words import ONE_BYTE, uvarint
 
 Writer = Callable[[Mapping[str, Any]], bytes]
 
@@ -46,18 +47,6 @@ def compile_writer(entity_type: type[Entity]) -> Writer:
     return write_or_explain
 
 
-def uvarint(number: int) -> bytes:
-    if number < 128:
-        return _UVARINT[number]
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-_UVARINT: Final = tuple(bytes((number,)) for number in range(128))
 _PACKED_READY: Final = 17
 
 
@@ -89,7 +78,7 @@ class _Source:
         self._run: list[tuple[str, str]] = []
         self._serial = 0
         self._constants: dict[str, Any] = {
-            "UVARINT": _UVARINT,
+            "UVARINT": ONE_BYTE,
             "uvarint": uvarint,
             "BOOL": {False: 0, True: 1},
             "ZERO": bytes(16),

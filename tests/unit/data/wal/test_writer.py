@@ -165,6 +165,28 @@ async def test_group_commit_the_next_flush_starts_when_the_last_one_ends(frames:
     writer.kill()
 
 
+@pytest.mark.parametrize("claimed", [True, False], ids=["claimed", "claims that take long"])
+async def test_the_next_flush_waits_for_the_claims_of_the_last_one(frames: Frames, desk: Desk, claimed: bool) -> None:
+    """For as long as it may: one log that struggles does not hold up the others."""
+    wait_ms = 60_000 if claimed else 30
+    writer = made(frames, desk, flush_interval_ms=0, writes_max=1, claim_wait_ms=wait_ms)
+    writer.place(ONE, batch(), -1)
+    writer.place(TWO, batch(), -1)
+    await asyncio.sleep(0.005)
+    writer.place(ONE, batch(), -1)
+    await asyncio.sleep(0.005)
+    assert [numbers(frame) for frame in frames.stored] == [[1, 2]]
+    if claimed:
+        desk.answer_all()
+    else:
+        await asyncio.sleep(0.06)
+    await asyncio.sleep(0.005)
+    assert [numbers(frame) for frame in frames.stored] == [[1, 2], [3]]
+    desk.answer_all()
+    await settled()
+    writer.kill()
+
+
 async def test_frames_are_stored_in_parallel_and_handed_on_in_seal_order(frames: Frames, desk: Desk) -> None:
     writer = made(frames, desk, flush_bytes_max=1, writes_max=3)
     frames.patient = True

@@ -31,7 +31,8 @@ from lakestream.errors import Rejected
 from lakestream.protocol.kafka import codec, tags
 from lakestream.protocol.kafka.codec import Header, UnsupportedVersion
 from lakestream.protocol.kafka.guard import compile_guard
-from lakestream.protocol.kafka.writer import compile_writer, uvarint
+from lakestream.protocol.kafka.words import uvarint
+from lakestream.protocol.kafka.writer import compile_writer
 
 METADATA = 3
 API_VERSIONS = 18

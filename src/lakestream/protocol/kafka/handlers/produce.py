@@ -9,6 +9,7 @@ v5 log start offset · v8 record errors · v9 flexible · v10 current leader (no
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from lakestream.batch import RecordBatch
@@ -18,7 +19,7 @@ from lakestream.data.wal.buffer import Appended
 from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Unavailable
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka import setbacks
-from lakestream.protocol.kafka.dispatch import Call, Done, describe, handles
+from lakestream.protocol.kafka.dispatch import Call, Done, describe, handles, tell
 from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError, code_of
 from lakestream.protocol.kafka.keyless import keyless
 from lakestream.protocol.kafka.produce_answer import Stored, StoredTopic, written
@@ -70,7 +71,7 @@ async def produce(call: Call, services: Services) -> Answer:
         async with call.connection.produce_turn:
             parts = [await _placed(topic, data, call, services) for topic, data in _asked(call)]
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    Waiting(parts, call, lambda said: _tell(answer, said))
+    Waiting(parts, call, partial(tell, answer))
     return await answer
 
 
@@ -227,15 +228,6 @@ class Waiting:
             done(_failure_of(self._parts))
         else:
             done([written(self._call.request, _by_topic(self._parts))])
-
-
-def _tell(answer: "asyncio.Future[Answer]", said: Answer | CloseConnection) -> None:
-    if answer.done():
-        return  # the client has left
-    if isinstance(said, CloseConnection):
-        answer.set_exception(said)
-    else:
-        answer.set_result(said)
 
 
 def _failure_of(parts: list[Part]) -> CloseConnection | None:
