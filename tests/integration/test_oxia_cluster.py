@@ -173,12 +173,14 @@ async def test_a_confirmed_read_does_not_believe_a_deposed_leader(tmp_path: Path
             async with asyncio.timeout(60):
                 while not isinstance((await store.put([Put(guard, b"new"), Put(key, b"new")]))[1], Stored):
                     pass
-            # This client comes in by the node that nobody told that it leads no more, and so by the map of yesterday.
-            async with closing(await OxiaStore.open(replace(settings, addresses=(deposed.address,)))) as fooled:
+            # These clients come in by the node that nobody told that it leads no more, and so by the map of yesterday,
+            # which may name no other node: they need the rest to find the one that leads now.
+            yesterdays = replace(settings, addresses=(deposed.address, *(node.address for node in cluster.nodes)))
+            async with closing(await OxiaStore.open(yesterdays)) as fooled:
                 assert [record.value for record in (await fooled.scan(LOGS[0])).records] == [b"old", b"old"]
                 scanned = await fooled.scan(LOGS[0], guard=guard, confirmed=True)
                 assert [record.value for record in [*scanned.records, scanned.guard] if record] == [b"new"] * 3
-            async with closing(await OxiaStore.open(replace(settings, addresses=(deposed.address,)))) as fooled:
+            async with closing(await OxiaStore.open(yesterdays)) as fooled:
                 (answer,) = await fooled.create([Create(LOGS[0].key("2"), b"mine", guard)])
                 assert isinstance(answer, Created)
                 assert answer.guard is not None
