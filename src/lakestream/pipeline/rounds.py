@@ -164,6 +164,13 @@ class Rounds:
 
     async def _look(self, found: list[Backlog]) -> None:
         changed = sorted(await self._changed.take())
+        try:
+            await self._look_at(changed, found)
+        except LakestreamError:
+            self._changed.look_again(changed)  # nobody will name them again, unless they grow
+            raise
+
+    async def _look_at(self, changed: list[PartitionId], found: list[Backlog]) -> None:
         if any(partition.topic_id not in self._named for partition in changed):
             self._named = {
                 topic.topic_id: NamedTopic(name, topic) for name, topic in (await self._topics.all()).items()
@@ -188,18 +195,25 @@ class Rounds:
         if topic_id in self._tables or self._is_resting(topic_id):
             return
         try:
-            self._tables[topic_id] = await self._catalog.load_id(topic_id)
-        except NoSuchTable:
-            for partition in self._named[topic_id].topic.partitions():
-                if end := await self._claims.table_end(partition):
+            try:
+                self._tables[topic_id] = await self._catalog.load_id(topic_id)
+            except NoSuchTable:
+                await self._check_never_was(topic_id)
+        except LakestreamError as error:
+            self._stop(topic_id, f"its table cannot be read: {error}")
+
+    async def _check_never_was(self, topic_id: str) -> None:
+        for partition in self._named[topic_id].topic.partitions():
+            if end := await self._claims.table_end(partition):
+                try:  # another driver may have made it since we looked, and moved this far
+                    self._tables[topic_id] = await self._catalog.load_id(topic_id)
+                except NoSuchTable:
                     self._stop(
                         topic_id,
                         f"its table was dropped, with the records before offset {end} of partition"
                         f" {partition.number} in it: register the table again, or delete the topic",
                     )
-                    return
-        except LakestreamError as error:
-            self._stop(topic_id, f"its table cannot be read: {error}")
+                return
 
     async def _backlog(self, partition: PartitionId) -> Backlog | None:
         start = 0

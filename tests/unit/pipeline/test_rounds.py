@@ -8,11 +8,14 @@ from tests.unit.data.brokers import NOW, World, plain
 from tests.unit.pipeline.driving import Driving
 
 from lakestream.catalog.append import append as append_ranges
+from lakestream.catalog.catalog import LoadedTable
 from lakestream.catalog.errors import CommitUnknown
 from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import NEXT_OFFSETS
 from lakestream.catalog.updates import RemoveProperties, SetProperties
 from lakestream.data.log.log import Log
+from lakestream.errors import Unavailable
+from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.pipeline import rounds as rounds_module
 from lakestream.pipeline.plan import PlanSettings
@@ -229,6 +232,45 @@ async def test_a_table_that_was_dropped_is_not_begun_anew(world: World) -> None:
     done = await again.rounds.run()
     assert done.moves == 0
     assert "was dropped" in done.stuck[0]
+
+
+async def test_a_table_that_another_driver_has_just_made_was_not_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = await world.topic()
+    log, one, two = await world.broker(), await Driving.start(world), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+    real = one.catalog.load_id
+
+    async def overtaken(table_id: str) -> LoadedTable:
+        monkeypatch.undo()
+        try:
+            return await real(table_id)
+        finally:
+            await two.rounds.run()
+
+    monkeypatch.setattr(one.catalog, "load_id", overtaken)
+    assert (await one.rounds.run()).stuck == []
+    assert await one.rows(partition) == rows(0, 3)
+
+
+async def test_what_a_round_could_not_look_at_is_looked_at_by_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+    await driving.changed.take()
+    driving.changed.look_again([partition])
+
+    async def nobody() -> dict[str, Topic]:
+        monkeypatch.undo()
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(world.topics, "all", nobody)
+    with pytest.raises(Unavailable):
+        await driving.rounds.run()
+    assert (await driving.rounds.run()).records == 3
 
 
 async def test_a_table_whose_offsets_are_gone_is_not_guessed(world: World) -> None:
