@@ -242,7 +242,9 @@ class Catalog:
         base = await self._files.read(found.table.metadata_location)
         check_requirements(requirements, base.content)
         updates = await self._with_checked_location(updates, found.table)
-        changed = applied(base.content, updates, self.clock.now_ms())
+        # Never dated before what is there: this machine's clock may be behind that of the one who made it.
+        now_ms = max(self.clock.now_ms(), base.content["last-updated-ms"])
+        changed = applied(base.content, updates, now_ms)
         if changed is base.content:
             return _loaded(found, base)
         changed, outdated = with_previous_file(changed, base.location, base.content["last-updated-ms"])

@@ -119,6 +119,15 @@ async def test_a_refused_commit_leaves_nothing(catalog: Catalog, objects: Memory
     assert await head(catalog) == -1
 
 
+async def test_who_has_an_old_clock_can_commit_too(catalog: Catalog) -> None:
+    """Behind that of the one who committed last: the table's times do not go back."""
+    await catalog.create(NAME, SCHEMA)
+    ahead = snapshot(1, 1, at_ms=catalog.clock.now_ms() + 30 * 60_000)
+    await catalog.commit(NAME, [], [u.AddSnapshot(ahead), u.SetSnapshotRef("main", "branch", 1)])
+    changed = await catalog.commit(NAME, [], [u.SetProperties({"owner": "somebody"})])
+    assert changed.metadata["last-updated-ms"] == ahead["timestamp-ms"]
+
+
 async def test_of_many_commits_to_one_head_one_wins(server: MemoryServer, objects: MemoryStore) -> None:
     catalogs = [catalog_over(server.client(), objects, seed) for seed in range(8)]
     await catalogs[0].start()
