@@ -1,43 +1,76 @@
-"""A model of the pipeline: moves what is committed into the table, advances the table's end, trims and sweeps.
+"""A driver of the pipeline on a machine of its own: the real rounds, whose job is done right there.
 
-Every step may fail, stall or be the last of its machine; the next run goes on where this one stopped. Two at once are
-safe.
+Every step may fail, stall or be the last of its machine; the next round goes on where this one stopped, here or at
+another driver. Several at once are safe.
 """
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
-from tests.simulation.readers import is_gap, rows_of
-from tests.simulation.table import Row
+from tests.simulation.tables import LOCATIONS, ROOT
 from tests.simulation.world import Host, World
 
-from lakestream.batch import RecordBatch
-from lakestream.data.log.fold import Aborted
-from lakestream.data.log.log import Slice
+from lakestream.clock import SeededIds
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Missing, Unavailable
-from lakestream.filed import as_bytes
-from lakestream.model import PartitionId
+from lakestream.metadata.topics import Topics
+from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline.job import LocalJob
+from lakestream.pipeline.plan import PlanSettings
+from lakestream.pipeline.rounds import Rounds
+from lakestream.pipeline.work import Work, WorkSettings
 from lakestream.testing.faults import spread
 
 UNTIL_THE_END = 2**62
 
+PASSING = ("cannot answer", "no answer to", "try again", "did not answer")
+"""What errors say that pass: of stores that cannot be reached."""
+
 
 class Pipeline:
-    def __init__(self, world: World, host: Host) -> None:
+    def __init__(self, world: World, host: Host, settings: PlanSettings | None = None) -> None:
         self.world = world
         self.host = host
+        luck = world.luck
+        topics = Topics(host.metadata)
+        self.changed = ChangedLogs(host.metadata, topics)
+        work = WorkSettings(storage_url=ROOT, segments_dir=None, file_bytes_max=luck.choice((1_500, 100_000)))
+        job = LocalJob(Work(host.objects, host.segments, LOCATIONS, SeededIds(luck), work))
+        self.rounds = Rounds(
+            host.log,
+            host.claims,
+            topics,
+            host.sweeper,
+            host.objects,
+            host.catalog,
+            job,
+            host.clock,
+            self.changed,
+            settings or _drawn(world),
+        )
 
     async def run(self) -> None:
         """On its machine."""
-        await self.host.start()
+        await self.start()
         luck = self.world.luck
         while not self.world.over:
             await asyncio.sleep(self._pause_s())
-            for partition in self._to_move():
-                await self._try(self.move(partition, luck.choice((1, 2, 3, 5, UNTIL_THE_END))))
-            await self._try(self.sweep())
+            if luck.random() < self.world.mood.moves:
+                await self._try(self.round())
+                if luck.random() < 0.3:
+                    await self._try(self.trim_all())
+            else:
+                await self._try(self.sweep())
 
-    def _to_move(self) -> list[PartitionId]:
-        return list(self.world.partitions) if self.world.luck.random() < self.world.mood.moves else []
+    async def start(self) -> None:
+        await self.host.start()
+        while True:
+            try:
+                await self.host.catalog.start()
+                break
+            except Unavailable:
+                await asyncio.sleep(1.0)
+        asyncio.get_running_loop().create_task(self.changed.follow(), name=f"{self.host.name} follows")
 
     def _pause_s(self) -> float:
         """When the clients are done there is little to move, but who sleeps may still wake up and claim."""
@@ -45,9 +78,9 @@ class Pipeline:
             return 3600.0
         return spread(self.world.luck, 0.5, self.world.mood.move_s_max) * (5 if self.world.healed else 1)
 
-    async def _try(self, work: "asyncio.Future[None] | object") -> None:
+    async def _try(self, work: Coroutine[Any, Any, object]) -> None:
         try:
-            await work  # type: ignore[misc]
+            await work
         except (Unavailable, Conflict, Missing):
             self.world.tally["pipeline steps failed"] += 1
         except Corrupt as error:
@@ -56,47 +89,29 @@ class Pipeline:
         except LakestreamError as error:
             self.world.witness.accuse("known errors", f"pipeline: {error!r}")
 
-    async def move(self, partition: PartitionId, records_max: int) -> None:
-        log, table = self.host.log, self.host.table
-        start = await table.next_offset(partition)
-        stable = (await log.bounds(partition)).stable
-        end = min(stable, start + records_max)
-        if end > start:
-            await table.commit(partition, start, end, await self._rows(partition, start, end))
-            self.world.tally["table commits"] += 1
-        end = await table.next_offset(partition)
-        await self.host.claims.advance_table_end(partition, end)
-        upto = end if self.world.luck.random() < 0.7 else UNTIL_THE_END
-        self.host.sweeper.note_dropped(await log.trim(partition, upto))
+    async def round(self) -> bool:
+        """Whether there is nothing left to do now."""
+        done = await self.rounds.run()
+        self.world.tally["ranges moved"] += done.moves
+        self.world.tally["records moved"] += done.records
+        for stuck in done.stuck:
+            self.world.tally["topics stuck"] += 1
+            if not any(said in stuck for said in (*PASSING, *self.world.damaged)):
+                self.world.witness.accuse("no false alarm", f"pipeline: {stuck}")
+        return not (done.moves or done.stuck or done.left or self.changed.waiting)
 
-    async def _rows(self, partition: PartitionId, start: int, end: int) -> list[Row]:
-        """The committed records of a range."""
-        rows: list[Row] = []
-        offset = start
-        while offset < end:
-            found = await self.host.log.read(partition, offset, 1_000)
-            if found.offset_next <= offset:
-                raise Unavailable(f"the log of {partition} is shorter than it was")
-            aborted = self.host.log.aborted(partition, offset, found.offset_next)
-            rows += [row for row in committed(found, aborted) if start <= row.offset < end]
-            offset = found.offset_next
-        return rows
+    async def trim_all(self) -> None:
+        """As far as it goes: no further than the table has it."""
+        for partition in self.world.partitions:
+            self.host.sweeper.note_dropped(await self.host.log.trim(partition, UNTIL_THE_END))
 
     async def sweep(self) -> None:
         await self.host.sweeper.sweep()
 
 
-def committed(found: Slice, aborted: list[Aborted]) -> list[Row]:
-    rows = []
-    for offset, buffers in found.batches:
-        if is_gap(data := as_bytes(buffers)):
-            continue
-        batch = RecordBatch.parse(data)
-        if batch.is_control:
-            continue
-        if batch.is_transactional and any(
-            one.producer_id == batch.producer_id and one.offset_first <= offset <= one.offset_last for one in aborted
-        ):
-            continue
-        rows += rows_of(Slice([(offset, buffers)], offset, found.bounds))
-    return rows
+def _drawn(world: World) -> PlanSettings:
+    """Mostly small: so that a round ends in the middle of a claim, and a log takes several files."""
+    return PlanSettings(
+        move_bytes_max=world.luck.choice((100, 300, 100_000)),
+        round_bytes_max=world.luck.choice((100, 1_000, 100_000)),
+    )

@@ -1,12 +1,13 @@
 """Readers at random offsets of random brokers. Whatever they are given is held against the witness's log."""
 
 import asyncio
+from typing import NamedTuple
 
-from tests.simulation.table import Row
 from tests.simulation.witness import TrueLog
 from tests.simulation.world import Host, World
 
-from lakestream.batch import RecordBatch
+from lakestream.batch import CONTROL
+from lakestream.checksum import crc32c
 from lakestream.data.log.log import Bounds, Slice
 from lakestream.errors import Corrupt, LakestreamError, Missing, OutOfRange, Unavailable
 from lakestream.filed import as_bytes
@@ -17,6 +18,13 @@ from lakestream.testing.faults import spread
 
 READ_BYTES = (1, 300, 100_000)
 RECORD_COUNT = slice(57, 61)
+ATTRIBUTES = slice(21, 23)
+CRC_START, CRC_END = 17, 21
+
+
+class Row(NamedTuple):
+    offset: int
+    value: bytes
 
 
 class Reader:
@@ -118,10 +126,11 @@ class Reader:
                     "every reader sees the same",
                     f"{partition}:{row.offset} is {row.value!r}, not {true and true.value!r}",
                 )
-        table_next = self.world.table.part(partition).next_offset
+        tables = witness.tables
+        table_next = tables.next_offset(partition)
         for missing in range(offset, found.offset_next):
             true = log.records.get(missing)
-            if true is None or true.kind >= Kind.COMMIT or missing in seen:
+            if true is None or true.kind >= Kind.COMMIT or missing in seen or tables.is_deleted(partition, missing):
                 continue
             if true.kind is Kind.TRANSACTIONAL and missing < table_next and not self.world.is_committed(true):
                 continue
@@ -134,17 +143,22 @@ class Reader:
 
 def rows_of(found: Slice) -> list[Row]:
     """The records of a slice, markers left out."""
+    return [row for _, buffers in found.batches for row in rows_in(as_bytes(buffers))]
+
+
+def rows_in(data: bytes) -> list[Row]:
+    """Of one batch as it was given, its checksum held against it. Out of a table its offsets may have gaps."""
+    if is_gap(data):
+        return []
+    if crc32c(data[CRC_END:]) != int.from_bytes(data[CRC_START:CRC_END], "big"):
+        raise Corrupt("a batch with a wrong checksum")
+    if int.from_bytes(data[ATTRIBUTES], "big") & CONTROL:
+        return []
+    base = int.from_bytes(data[:8], "big")
     rows = []
-    for offset, buffers in found.batches:
-        if is_gap(data := as_bytes(buffers)):
-            continue
-        batch = RecordBatch.parse(data)
-        if batch.is_control:
-            continue
-        assert batch.base_offset == offset, "a batch says where it is"
-        for number, record in enumerate(records_of(batch)):
-            assert record.value is not None
-            rows.append(Row(offset + number, record.value))
+    for record in records_of(data):
+        assert record.value is not None, "every record of the simulation has a value"
+        rows.append(Row(base + record.offset_delta, record.value))
     return rows
 
 

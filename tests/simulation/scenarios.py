@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.simulation.checkers import check_all
+from tests.simulation.foreign import Engine
 from tests.simulation.kafka import scenario as kafka
 from tests.simulation.pipeline import Pipeline
 from tests.simulation.producers import IdempotentProducer, PlainProducer, TransactionalProducer
@@ -37,6 +38,9 @@ SWIFT = Weather(slow=0.05, lost_back=0.15)
 LATE = Weather(slow=0.1, lost_there=0.02, lost_back=0.04, late=0.08, late_s_max=1 * HOUR)
 STORM = Weather(
     slow=0.08, refused=0.02, lost_there=0.02, lost_back=0.04, late=0.03, stall=0.01, kill=0.006, event_lost=0.3
+)
+TABLES = Weather(
+    slow=0.05, refused=0.01, lost_there=0.01, lost_back=0.03, late=0.01, stall=0.005, kill=0.004, late_s_max=1 * HOUR
 )
 
 
@@ -80,6 +84,8 @@ MOODS = (
     Mood(name="swift", weather=SWIFT, plain=3, idempotent=1, transactional=0, think_s_max=10.0, move_s_max=2.0),
     Mood(name="deposed", weather=replace(LOSSY, late=0.005), depositions=8, think_s_max=120.0, move_s_max=120.0),
     Mood(name="storm", weather=STORM, depositions=3, pipelines=2, move_s_max=200.0),
+    Mood(name="tables", weather=TABLES, pipelines=2, engines=1, batches=12, think_s_max=20.0, move_s_max=10.0),
+    Mood(name="tables old", weather=LATE, depositions=5, pipelines=2, engines=1, think_s_max=60.0, move_s_max=20.0),
     replace(KAFKA, name="kafka calm", cuts=0.0),
     replace(KAFKA, name="kafka cuts", weather=Weather(slow=0.05, event_doubled=0.2), cuts=0.1),
     replace(KAFKA, name="kafka lossy", weather=_shorter(LOSSY)),
@@ -112,6 +118,7 @@ def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
         deletes_topic=luck.random() < (0.4 if mood.kafka else 0.1),
         switches_profile=luck.random() < 0.25,
         latency=luck.choice((0.0, 0.3, 1.0)),
+        engines=mood.engines or luck.choice((0, 0, 1, 2)),
         damages=0 if mood.kafka else luck.choice((0, 0, 0, 2)),
         restarts=luck.choice((0, 0, 3)),
         disk_fails=luck.random() < 0.1,
@@ -150,11 +157,13 @@ def run(seed: int, *, moods: tuple[str, ...] = (), trace: bool = False) -> Outco
 
 async def _play(world: World) -> None:
     loop, mood, luck = world.loop, world.mood, world.luck
-    await _make_topic(world, "t", mood.partitions)
+    await _make_topics(world, "t", mood.partitions)
     for place in range(mood.brokers):
         world.start(world.brokers, place, "broker", Host.start)
     for place in range(mood.pipelines):
         world.start(world.pipelines, place, "pipeline", lambda host: Pipeline(world, host).run())
+    for place in range(mood.engines):
+        world.start(world.engines, place, "engine", lambda host: Engine(world, host).run())
     producers = [loop.create_task(work) for work in _producers(world)]
     others = [loop.create_task(work) for work in (*_readers(world), *_troubles(world))]
     await asyncio.wait(producers, timeout=spread(luck, 60.0, ACTIVE_S_MAX))
@@ -169,14 +178,16 @@ async def _play(world: World) -> None:
     await check_all(world)
 
 
-async def _make_topic(world: World, name: str, partition_count: int) -> None:
-    """Each partition is a topic of its own, so that each has a profile of its own, and one can be deleted alone."""
+async def _make_topics(world: World, name: str, partition_count: int) -> None:
+    """Each partition is a topic of its own, so that each has a profile of its own, and one can be deleted alone; or all
+    are one topic, and share a table."""
     topics = Topics(world.server.client())
-    for number in range(partition_count):
-        topic = await topics.create(f"{name}{number}", Topic(f"{name}{number}", 1))
-        (partition,) = topic.partitions()
-        world.witness.log(partition)
-        world.partitions.append(partition)
+    sizes = [partition_count] if world.luck.random() < 0.4 else [1] * partition_count
+    for number, size in enumerate(sizes):
+        topic = await topics.create(f"{name}{number}", Topic(f"{name}{number}", size))
+        for partition in topic.partitions():
+            world.witness.log(partition)
+            world.partitions.append(partition)
         if world.luck.random() < world.mood.latency:
             world.latency_topics.add(topic.topic_id)
 
@@ -234,14 +245,15 @@ async def _switch_profiles(world: World) -> None:
 async def _delete_topic(world: World) -> None:
     """Somebody deletes a topic and makes another one in its place. Clients hear of it when they next ask."""
     await asyncio.sleep(spread(world.luck, 10.0, world.mood.think_s_max * 5))
-    dying = world.partitions.pop(0)
-    await _make_topic(world, "again", 1)
+    dying = world.partitions[0].topic_id
+    world.partitions = [partition for partition in world.partitions if partition.topic_id != dying]
+    await _make_topics(world, "again", 1)
     world.tally["topics deleted"] += 1
     while True:
         host = world.any_broker()
         topics = Topics(host.metadata)
         try:
-            await host.ask(lambda _, topics=topics: topics.delete(dying.topic_id))  # type: ignore[misc]
+            await host.ask(lambda _, topics=topics: topics.delete(dying))  # type: ignore[misc]
         except Missing:
             return
         except LakestreamError:

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
+from tests.simulation.tables import TrueTables
 
 from lakestream.batch import RecordBatch
+from lakestream.catalog.locations import TABLES_FOLDER
 from lakestream.clock import Clock
 from lakestream.data.log.fold import Fold
 from lakestream.errors import Conflict, Missing
@@ -117,6 +119,7 @@ class Witness:
         self.disk: MemoryDisk | None = None
         self.flipped: dict[str, tuple[int, int]] = {}
         """Damage as it is now: object or segment, the byte and the bit of it that is wrong."""
+        self.tables = TrueTables(self)
         self._loop = loop
         self._stored: dict[tuple[str, bytes], tuple[PartitionId, int]] = {}
         """Topic id and record → where it is. A producer that knows only names may put a record into a topic and again
@@ -136,6 +139,8 @@ class Witness:
         parts = path.split("/")
         if parts[1] == "topics":
             self._topic_put(parts[2], _decode_topic(value))
+        if parts[1:3] == ["catalog", "tables"]:
+            self.tables.pointed(parts[3], value)
         if parts[1] not in ("log", "fold", "table_end"):
             return
         partition = PartitionId(parts[2], int(parts[3]))
@@ -189,6 +194,8 @@ class Witness:
         if offset < log.table_end:
             self.accuse("table end moves forward", f"table end of {partition} went from {log.table_end} to {offset}")
         log.table_end = offset
+        if not log.gone:
+            self.tables.end_moved(partition, offset)
 
     def _floor_moved(self, partition: PartitionId, log: TrueLog, floor: int) -> None:
         if floor < log.floor:
@@ -323,6 +330,9 @@ class Witness:
 
     def removed(self, name: str) -> None:
         """An object or segment is deleted."""
+        if name.startswith(TABLES_FOLDER):
+            self.tables.removed(name)
+            return
         for partition, log in self.logs.items():
             if not log.gone and log.needed.get(name, 0) > log.table_end:
                 self.accuse(

@@ -10,14 +10,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tests.simulation.table import ModelTable, TableOverLine
+from tests.simulation.tables import LOCATIONS
 from tests.simulation.witness import TrueRecord, Witness, WitnessedDisk, WitnessedObjects, WitnessedServer
 
+from lakestream.catalog.catalog import Catalog
 from lakestream.clock import SeededIds
 from lakestream.data.log.log import Log
 from lakestream.data.log.sweeper import Sweeper
+from lakestream.data.table.history import TableHistory
 from lakestream.errors import Unavailable, Uncertain
-from lakestream.metadata.claims import Claims, Kind
+from lakestream.metadata.claims import Claims
 from lakestream.model import PartitionId
 from lakestream.settings import LogSettings, Profile, WalSettings
 from lakestream.testing.faults import CALM, FaultyMetadata, FaultyObjects, FaultySegments, Line, Weather, spread
@@ -51,6 +53,8 @@ class Mood:
     transactional: int = 1
     readers: int = 2
     pipelines: int = 1
+    engines: int = 0
+    """Foreign ones, that change tables."""
     batches: int = 6
     """That each producer sends."""
     think_s_max: float = 600.0
@@ -84,12 +88,13 @@ class Host:
         self.name = name
         self.machine = loop.machine(name)
         self.clock = SimClock(loop, self.machine, skew_ms=loop.luck.randint(-20_000, 20_000))
-        kinds = ("metadata", "objects", "disk", "table")
+        kinds = ("metadata", "objects", "disk")
         self.lines = [Line(loop, self.machine, kind, world.weather, world.tally) for kind in kinds]
         self.metadata = FaultyMetadata(world.server, self.lines[0])
         self.objects = FaultyObjects(world.objects, self.lines[1])
         self.segments = FaultySegments(world.disk, world.clock, self.lines[2])
-        self.table = TableOverLine(world.table, self.lines[3])
+        self.catalog = Catalog(self.metadata, self.objects, LOCATIONS, self.clock, SeededIds(loop.luck))
+        self.history = TableHistory(self.catalog, self.objects, world.settings.history_bytes_max)
         self.claims = Claims(self.metadata)
         self.log = Log(
             self.metadata,
@@ -99,7 +104,7 @@ class Host:
             self.clock,
             SeededIds(loop.luck),
             profile_of=world.profile_of,
-            history=None if world.mood.kafka else self.table,  # a broker has none yet
+            history=self.history,
         )
         self.sweeper = Sweeper(
             self.metadata, self.objects, self.segments, read_grace_ms=world.settings.wal.read_grace_ms
@@ -180,11 +185,11 @@ class World:
         self.server = WitnessedServer(self.clock, self.witness)
         self.objects = WitnessedObjects(self.clock, self.witness)
         self.disk = WitnessedDisk(self.witness)
-        self.table = ModelTable()
         self.settings = LogSettings(
             fold_every_claims=luck.choice((2, 3, 5, 1000)),
             tail_claims_max=luck.choice((1, 2, 8)),
             cache_bytes_max=luck.choice((200, 2_000, 1_000_000)),
+            history_bytes_max=luck.choice((200, 5_000, 1_000_000)),
             wal=WalSettings(
                 flush_bytes_max=luck.choice((150, 400, 1_000_000)),
                 buffer_bytes_max=luck.choice((600, 5_000, 1_000_000)),
@@ -194,10 +199,10 @@ class World:
         self.partitions: list[PartitionId] = []
         self.brokers: list[Host] = []
         self.pipelines: list[Host] = []
+        self.engines: list[Host] = []
         self.damaged: set[str] = set()
         """Objects and segments that were damaged, at least for a while."""
-        self.outcomes: dict[int, dict[int, bool]] = {}
-        """Producer → transaction → whether it was committed, as its coordinator decided."""
+        self.outcomes = self.witness.tables.outcomes
         self.producers_made: set[tuple[int, int]] = set()
         """Producer ids and epochs that brokers gave to clients."""
         self.deposed_until = 0.0
@@ -246,7 +251,7 @@ class World:
         return self.luck.choice(self.partitions)
 
     def is_committed(self, record: TrueRecord) -> bool:
-        return record.kind is Kind.PLAIN or self.outcomes[record.producer_id].get(record.transaction, False)
+        return self.witness.tables.is_committed(record)
 
     # ── what happens to them ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -256,7 +261,7 @@ class World:
         snapshot = self.server.snapshot()
         self.tally["depositions"] += 1
         self.deposed_until = max(self.deposed_until, self.loop.now + seconds)
-        for host in (*self.brokers, *self.pipelines):
+        for host in (*self.brokers, *self.pipelines, *self.engines):
             if self.luck.random() < 0.6:
                 host.metadata.depose(snapshot, seconds)
 
@@ -281,6 +286,6 @@ class World:
         self.healed = True
         self.weather = CALM
         self.disk.syncs_fail = False
-        for host in (*self.brokers, *self.pipelines):
+        for host in (*self.brokers, *self.pipelines, *self.engines):
             host.set_weather(CALM)
             host.clock.set_right()

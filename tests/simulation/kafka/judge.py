@@ -8,14 +8,12 @@ request was sent, and not newer than it is now.
 from typing import Any, NamedTuple
 
 from tests.simulation.kafka.host import KafkaHost
-from tests.simulation.readers import is_gap
+from tests.simulation.readers import Row, rows_in
 from tests.simulation.witness import TrueLog
 from tests.simulation.world import World
 
-from lakestream.batch import RecordBatch
 from lakestream.errors import Corrupt
 from lakestream.model import PartitionId
-from lakestream.testing.batches import records_of
 from lakestream.testing.faults import CALM
 
 NONE, OUT_OF_RANGE, UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID, SESSION_NOT_FOUND = 0, 1, 3, 100, 70
@@ -75,7 +73,7 @@ class Given(NamedTuple):
     offset: int
     offset_next: int
     size: int
-    values: list[bytes | None]
+    rows: list[Row]
 
 
 class Judge:
@@ -338,10 +336,7 @@ def batches_of(records: bytes | None) -> list[Given]:
 
 def _given(data: bytes) -> Given:
     offset, last = int.from_bytes(data[:8], "big"), int.from_bytes(data[23:27], "big")
-    if is_gap(data):
-        return Given(offset, offset + last + 1, len(data), [])
-    batch = RecordBatch.parse(data)
-    return Given(offset, offset + last + 1, len(data), [record.value for record in records_of(batch)])
+    return Given(offset, offset + last + 1, len(data), rows_in(data))
 
 
 def _misread(offset: int, batches: list[Given], log: TrueLog) -> tuple[str, str] | None:
@@ -350,12 +345,12 @@ def _misread(offset: int, batches: list[Given], log: TrueLog) -> tuple[str, str]
     for batch in batches:
         if batch.offset_next <= offset:
             return "none is missing", f"a batch at {batch.offset} that ends before what was asked for"
-        skipped = range(at, batch.offset if batch.values else batch.offset_next)
-        if left_out := [missing for missing in skipped if missing in log.records]:
+        given = {row.offset for row in batch.rows}
+        if left_out := [one for one in range(at, batch.offset_next) if one in log.records and one not in given]:
             return "none is missing", f"{left_out[0]} is left out"
-        for number, value in enumerate(batch.values, batch.offset):
-            true = log.records.get(number)
-            if true is None or true.value != value:
-                return "every reader sees the same", f"{number} is {value!r}, not {true and true.value!r}"
+        for row in batch.rows:
+            true = log.records.get(row.offset)
+            if true is None or true.value != row.value:
+                return "every reader sees the same", f"{row.offset} is {row.value!r}, not {true and true.value!r}"
         at = batch.offset_next
     return None

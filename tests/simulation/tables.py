@@ -1,0 +1,215 @@
+"""The tables as they really are: every move of a table's pointer is held against the log at the instant it happens.
+
+Whoever commits, the pipeline, maintenance or a foreign engine: what then is the table must be, partition by partition,
+the committed records below its next offset, none missing, none twice, but for those that somebody deleted on purpose.
+And no file that a table names is ever removed.
+"""
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from lakestream.catalog import manifest_schemas as f
+from lakestream.catalog.locations import TABLES_FOLDER, Locations
+from lakestream.catalog.manifests import DELETED, read_entries, read_list
+from lakestream.catalog.pointers import Table
+from lakestream.metadata.claims import Kind
+from lakestream.model import PartitionId
+
+if TYPE_CHECKING:
+    from tests.simulation.witness import TrueLog, TrueRecord, Witness
+
+ROOT = "s3://bucket/lake"
+LOCATIONS = Locations(ROOT)
+
+NEXT_OFFSETS = "lakestream.next-offsets"
+"""Spelled again, as the rules of the log are."""
+
+_decode_pointer = msgspec.json.Decoder(Table).decode
+
+
+class TableRow(NamedTuple):
+    partition: int
+    offset: int
+    value: bytes | None
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class TrueTable:
+    metadata_location: str = ""
+    folder: str = ""
+    next_offsets: dict[int, int] = field(default_factory=dict)
+    named: frozenset[str] = frozenset()
+    """Keys of all files that its metadata names, of whichever snapshot."""
+    deleted: set[tuple[int, int]] = field(default_factory=set)
+    """Rows that somebody took out: partition and offset."""
+
+
+class TrueTables:
+    def __init__(self, witness: "Witness") -> None:
+        self._witness = witness
+        self._tables: dict[str, TrueTable] = {}
+        self.deletes: dict[int, set[tuple[int, int]]] = {}
+        """By snapshot that somebody means to commit: the rows that it takes out."""
+        self.outcomes: dict[int, dict[int, bool]] = {}
+        """Producer → transaction → whether it was committed, as its coordinator decided."""
+        self._rows: dict[str, list[TableRow]] = {}
+        self._lists: dict[str, list[str]] = {}
+        self._manifests: dict[str, list[tuple[str, bool]]] = {}
+
+    def of(self, topic_id: str) -> TrueTable:
+        return self._tables.setdefault(topic_id, TrueTable())
+
+    def next_offset(self, partition: PartitionId) -> int:
+        return self.of(partition.topic_id).next_offsets.get(partition.number, 0)
+
+    def is_deleted(self, partition: PartitionId, offset: int) -> bool:
+        return (partition.number, offset) in self.of(partition.topic_id).deleted
+
+    def is_committed(self, record: "TrueRecord") -> bool:
+        return record.kind is Kind.PLAIN or self.outcomes[record.producer_id].get(record.transaction, False)
+
+    def known(self) -> list[str]:
+        return sorted(self._tables)
+
+    def may_be_there(self, key: str) -> bool:
+        """Whether a table names it; or it lies where no table is: of one that was begun and not made."""
+        folders = [folder for table in self._tables.values() if (folder := table.folder)]
+        return any(key in table.named for table in self._tables.values()) or (
+            key.startswith(TABLES_FOLDER) and not any(key.startswith(folder) for folder in folders)
+        )
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def pointed(self, table_id: str, value: bytes) -> None:
+        """A pointer was written."""
+        pointer = _decode_pointer(value)
+        if not pointer.is_there or pointer.metadata_location == self.of(table_id).metadata_location:
+            return
+        table = self.of(table_id)
+        table.metadata_location = pointer.metadata_location
+        table.folder = LOCATIONS.key_of(pointer.location)
+        body = self._body(pointer.metadata_location, f"table {pointer.name}")
+        if body is not None:
+            self._committed(table_id, pointer.name, table, json.loads(body))
+
+    def removed(self, key: str) -> None:
+        """A file is deleted."""
+        for table in self._tables.values():
+            if key in table.named:
+                self._witness.accuse("what a table names stays", f"{key} was deleted")
+        self._witness.tally["table files removed"] += 1
+
+    def end_moved(self, partition: PartitionId, offset: int) -> None:
+        if offset > self.next_offset(partition):
+            self._witness.accuse(
+                "the table has what has left the log",
+                f"table end of {partition} was moved to {offset}, its table has {self.next_offset(partition)}",
+            )
+
+    def _committed(self, table_id: str, name: str, table: TrueTable, metadata: dict[str, Any]) -> None:
+        self._witness.tally["table commits"] += 1
+        main = metadata["refs"]["main"]["snapshot-id"] if "main" in metadata.get("refs", {}) else None
+        table.deleted |= self.deletes.pop(main, set()) if main is not None else set()
+        live: list[str] = []
+        named = {table.metadata_location, *(entry["metadata-file"] for entry in metadata.get("metadata-log", ()))}
+        for snapshot in metadata.get("snapshots", ()):
+            files = list(self._files_of(snapshot["manifest-list"], f"table {name}", named))
+            if snapshot["snapshot-id"] == main:
+                live = [location for location, is_live in files if is_live]
+            named.update(location for location, is_live in files if is_live)
+        table.named = frozenset(map(LOCATIONS.key_of, named))
+        stated = metadata["properties"].get(NEXT_OFFSETS)
+        if stated is not None:
+            self._moved_on(table_id, name, table, {int(number): end for number, end in json.loads(stated).items()})
+        self._check_rows(table_id, name, table, live)
+
+    def _files_of(self, list_location: str, where: str, named: set[str]) -> Iterator[tuple[str, bool]]:
+        """Each with whether it is alive. What lies between is added to what is named."""
+        named.add(list_location)
+        if list_location not in self._lists:
+            body = self._body(list_location, where)
+            found = [] if body is None else read_list(body, list_location)
+            self._lists[list_location] = [manifest.manifest_path for manifest in found]
+        for manifest in self._lists[list_location]:
+            named.add(manifest)
+            if manifest not in self._manifests:
+                body = self._body(manifest, where)
+                entries = [] if body is None else read_entries(body, manifest)
+                self._manifests[manifest] = [
+                    (entry[f.DATA_FILE][f.FILE_PATH], entry[f.STATUS] != DELETED) for entry in entries
+                ]
+            yield from self._manifests[manifest]
+
+    def _moved_on(self, table_id: str, name: str, table: TrueTable, next_offsets: dict[int, int]) -> None:
+        for number, end in next_offsets.items():
+            before, log = table.next_offsets.get(number, 0), self._witness.log(PartitionId(table_id, number))
+            if end < before:
+                self._witness.accuse("tables move forward", f"{name}-{number} went from {before} to {end}")
+            if end > (stable := stable_of(log)):
+                self._witness.accuse(
+                    "only what is decided becomes rows", f"{name}-{number} was moved to {end}, {stable} is stable"
+                )
+        if lost := table.next_offsets.keys() - next_offsets.keys():
+            self._witness.accuse("tables move forward", f"partition {min(lost)} of {name} is not known any more")
+        table.next_offsets = next_offsets
+
+    def _check_rows(self, table_id: str, name: str, table: TrueTable, live: list[str]) -> None:
+        rows = [row for location in live for row in self._rows_of(location, name)]
+        expected = [row for number in table.next_offsets for row in self._expected(table_id, number, table)]
+        if Counter(rows) != Counter(expected):
+            differing = sorted((Counter(rows) - Counter(expected)) + (Counter(expected) - Counter(rows)))[:3]
+            self._witness.accuse(
+                "the table is the log",
+                f"{name} at {table.next_offsets}: {len(rows)} rows, {len(expected)} true: {differing}",
+            )
+
+    def _expected(self, table_id: str, number: int, table: TrueTable) -> Iterator[TableRow]:
+        log = self._witness.log(PartitionId(table_id, number))
+        for offset, record in log.records.items():
+            if offset >= table.next_offsets[number] or record.kind >= Kind.COMMIT or not self.is_committed(record):
+                continue
+            if (number, offset) not in table.deleted:
+                yield TableRow(number, offset, record.value, record.timestamp)
+
+    # ── what is stored ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _rows_of(self, location: str, name: str) -> list[TableRow]:
+        if location not in self._rows:
+            body = self._body(location, f"table {name}")
+            self._rows[location] = [] if body is None else rows_in(body)
+        return self._rows[location]
+
+    def _body(self, location: str, where: str) -> bytes | None:
+        assert self._witness.objects is not None
+        found = self._witness.objects._objects.get(LOCATIONS.key_of(location))
+        if found is None:
+            self._witness.accuse("a table names what is there", f"{where} names {location}, which is not there")
+            return None
+        return found[0]
+
+
+def rows_in(body: bytes) -> list[TableRow]:
+    found = pq.read_table(io.BytesIO(body), use_threads=False)
+    rows = zip(found.column("value").to_pylist(), found.column("_stream").to_pylist(), strict=True)
+    return [
+        TableRow(stream["partition"], stream["offset"], value, int(stream["timestamp"].timestamp() * 1000))
+        for value, stream in rows
+    ]
+
+
+def stable_of(log: "TrueLog") -> int:
+    """Below it no transaction is open."""
+    opened = [
+        offset
+        for offset, record in log.records.items()
+        if record.kind is Kind.TRANSACTIONAL and log.ended.get(record.producer_id, -1) < record.transaction
+    ]
+    return min(opened, default=log.end)
