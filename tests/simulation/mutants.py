@@ -30,7 +30,6 @@ from lakestream.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from lakestream.metadata.store import Put, Stored, put_one
 from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import PartitionId
-from lakestream.promise import Promise
 from lakestream.protocol.kafka import setbacks
 from lakestream.protocol.kafka.dispatch import Dispatcher
 from lakestream.protocol.kafka.errors import code_of
@@ -198,7 +197,7 @@ _read = log.Log.read
 
 def _handle_with_memory(self: Dispatcher, connection: Any, frame: Any) -> Any:
     work = _handle(self, connection, frame)
-    if isinstance(work, Promise):
+    if isinstance(work, asyncio.Future):
         return work
 
     async def remembering() -> Any:

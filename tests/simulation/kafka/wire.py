@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lakestream.filed import as_bytes
-from lakestream.promise import Promise
-from lakestream.protocol.kafka.server import CloseConnection, Connection, Outcome
+from lakestream.protocol.kafka.server import Answer, CloseConnection, Connection
 from lakestream.testing.faults import spread
 from lakestream.testing.simulation import SimLoop
 
@@ -150,7 +149,7 @@ class BrokersEnd:
         """What handlers know a client by. No bytes go through it."""
         self._unread = bytearray()
         self._slots: deque[_Slot] = deque()
-        self.tasks: dict[Outcome, None] = {}
+        self.tasks: dict[asyncio.Future[Answer], None] = {}
         self._closed = False
         host.connected[self] = None
 
@@ -171,7 +170,7 @@ class BrokersEnd:
         self._closed = True
         self._host.connected.pop(self, None)
         self._wire.broken_off()
-        for task in list(self.tasks):
+        for task in self.tasks:
             task.cancel()
 
     def _begin(self, frame: bytes) -> None:
@@ -184,11 +183,11 @@ class BrokersEnd:
             self.close()
             return
         self._slots.append(slot)
-        task: Outcome = work if isinstance(work, Promise) else loop.create_task(work, name="kafka.request")
+        task = work if isinstance(work, asyncio.Future) else loop.create_task(work, name="kafka.request")
         self.tasks[task] = None
         task.add_done_callback(lambda done: self._settle(slot, done))
 
-    def _settle(self, slot: _Slot, task: Outcome) -> None:
+    def _settle(self, slot: _Slot, task: "asyncio.Future[Answer]") -> None:
         del self.tasks[task]
         self._check_time(slot)
         if task.cancelled():
