@@ -17,6 +17,7 @@ from lakestream.batch import RecordBatch, control_batch
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.data_files import FileDescription
 from lakestream.catalog.manifests import EntryWriter, ManifestFile, partition_summary, read_list, write_list
+from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import LAST_COMMIT, NEXT_OFFSETS, main_of
 from lakestream.catalog.shapes import Json
 from lakestream.catalog.topic_shape import layout_of
@@ -43,6 +44,7 @@ from lakestream.testing.batches import make_batch
 from lakestream.testing.servers import oxia_standalone, s3_server
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
+TABLE = TableName(("default",), "orders")
 QUICK = LogSettings(wal=WalSettings(flush_interval_ms=5))
 HOUR_MS = 60 * 60 * 1000
 
@@ -305,8 +307,17 @@ def test_a_table_that_was_dropped(place: Installation) -> None:
         async with open_node(place.settings) as node:
             await node.catalog.drop(TOPIC_ID)
 
+    async def register() -> None:
+        async with open_node(place.settings) as node:
+            newest = place.files("*.metadata.json")[-1]
+            await node.catalog.register(TABLE, node.catalog.locations.url_of(newest.relative_to(root).as_posix()))
+
+    root = place.folder / "storage"
     place.run(drop())
     only(place.doctor(), "its table was dropped", "before offset 600", "register its newest metadata file")
+    place.run(register())
+    said = place.doctor("--full")
+    assert (said.code, said.bad) == (0, [])
 
 
 def test_rows_that_were_added_by_other_hands(place: Installation) -> None:

@@ -22,13 +22,16 @@ from lakestream.catalog.locations import Locations, overlap
 from lakestream.catalog.names import DEFAULT_NAMESPACE, Namespace, TableName
 from lakestream.catalog.namespaces import Namespaces
 from lakestream.catalog.new_table import creation
+from lakestream.catalog.next_offsets import TOPIC_ID
 from lakestream.catalog.pointers import Found, Pointers, Table
 from lakestream.catalog.requirements import AssertCreate, Requirement, check_requirements
 from lakestream.catalog.shapes import Json
+from lakestream.catalog.topic_names import make_room, name_of
 from lakestream.catalog.updates import SetLocation, Update
 from lakestream.clock import Clock, Ids
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Rejected, Unavailable, Uncertain
 from lakestream.metadata.store import MetadataStore
+from lakestream.metadata.topics import NamedTopic, Topics
 from lakestream.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -60,6 +63,7 @@ class Catalog:
         self, store: MetadataStore, objects: ObjectStore, locations: Locations, clock: Clock, ids: Ids
     ) -> None:
         self.namespaces = Namespaces(store)
+        self.topics = Topics(store)
         self.pointers = Pointers(store, self.namespaces)
         self.locations = locations
         self.objects = objects
@@ -127,14 +131,19 @@ class Catalog:
         return metadata
 
     async def register(self, name: TableName, metadata_location: str, *, overwrite: bool = False) -> LoadedTable:
-        """Take in a table whose files are under our storage root already."""
+        """Take in a table whose files are under our storage root already. That of a topic which lost it is the topic's
+        again: it says itself which rows it has, so an old file of it stops the topic instead of misleading it."""
         await self.namespaces.properties(name.namespace)
         found = await self._files.read_foreign(metadata_location)
+        topic = await self._topic_of(found)
         await self._checked_location(found.content["location"], but=name if overwrite else None)
-        table = _table(name, found)
+        if topic is not None:
+            if name == name_of(topic.name, topic.topic.settings):
+                await make_room(self.pointers, name, topic.topic.topic_id)
+            return await self._bring_back(name, found, topic)
         if overwrite and await self.exists(name):
             return await self._point_at(name, found)
-        return _loaded(await self.pointers.create(self.ids.new(), table), found)
+        return _loaded(await self.pointers.create(self.ids.new(), _table(name, found)), found)
 
     async def commit(
         self, table: TableName | str, requirements: Sequence[Requirement], updates: Sequence[Update]
@@ -171,6 +180,29 @@ class Catalog:
         await self.pointers.drop(table, purge=purge)
 
     # Steps
+
+    async def _topic_of(self, file: MetadataFile) -> NamedTopic | None:
+        """Whose table it was, if that topic is still there. TableExists: it has one."""
+        topic_id = file.content["properties"].get(TOPIC_ID, "")
+        if not topic_id:
+            return None
+        topic = await self.topics.find_id(topic_id)
+        if topic is None:
+            return None
+        try:
+            there = await self.pointers.find_id(topic_id, confirmed=True)
+        except NoSuchTable:
+            return topic
+        raise TableExists(f"topic {topic.name} has its table already: {there.table.full_name}")
+
+    async def _bring_back(self, name: TableName, file: MetadataFile, topic: NamedTopic) -> LoadedTable:
+        topic_id = topic.topic.topic_id
+        back = _loaded(await self.pointers.create(topic_id, _table(name, file, topic_id)), file)
+        if await self.topics.is_going(topic_id):
+            await self.drop(topic_id)  # who deletes the topic may have looked for its table before it was there
+            raise NoSuchTable(f"topic {topic.name} is being deleted: its table is not brought back")
+        log.info("catalog.registered_again topic=%s table=%s file=%s", topic.name, name, file.location)
+        return back
 
     async def _draft_new(
         self,
@@ -279,6 +311,7 @@ class Catalog:
                     return None
         except NoSuchTable:
             if isinstance(error, Conflict):
+                await self._remove([file.location])  # or it would look like the newest, to who registers it again
                 raise NoSuchTable(f"table {base.table.full_name} was dropped meanwhile") from error
         except LakestreamError as second:
             raise CommitUnknown(f"{error}; and to look after it: {second}") from second

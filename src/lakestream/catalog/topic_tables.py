@@ -1,7 +1,6 @@
 """The table of a topic: made when its first records are moved, named like the topic, found by the topic's id.
 
-Names are for people. A table that a topic of the same name has left behind makes room: it is renamed, with the start of
-its topic's id behind its name. A table that is no topic's is not touched: then the topic waits, and says why.
+Names are for people (topic_names.py); who is whose table is decided by ids.
 """
 
 import logging
@@ -10,19 +9,19 @@ from typing import Final
 
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.errors import NoSuchTable, TableExists
-from lakestream.catalog.names import DEFAULT_NAMESPACE, NAME_BYTES_MAX, Namespace, TableName, check_table_name
+from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import NEXT_OFFSETS, TOPIC_ID, text_of
 from lakestream.catalog.topic_layout import iceberg_schema
+from lakestream.catalog.topic_names import make_room, name_of
 from lakestream.catalog.topic_shape import ORDER, SPEC
 from lakestream.errors import Unavailable
 from lakestream.model import MiB
 
 log = logging.getLogger(__name__)
 
-NAMESPACE_SETTING: Final = "lakestream.table.namespace"
+ON_DELETE_SETTING: Final = "lakestream.table.on.delete"
 TOPIC: Final = "lakestream.topic"
 TRIES_MAX: Final = 10
-ID_SHOWN: Final = 8
 
 PROPERTIES: Final[Mapping[str, str]] = {
     "write.parquet.compression-codec": "zstd",
@@ -41,24 +40,22 @@ PROPERTIES: Final[Mapping[str, str]] = {
 }
 
 
-def namespace_of(settings: Mapping[str, str]) -> Namespace:
-    """Of a topic's table: levels are divided by dots."""
-    levels = settings.get(NAMESPACE_SETTING, "")
-    return tuple(levels.split(".")) if levels else DEFAULT_NAMESPACE
-
-
 async def ensure_table(catalog: Catalog, topic: str, topic_id: str, settings: Mapping[str, str]) -> LoadedTable:
     """The table of the topic, whoever makes it. TableExists: its name is that of a table which is no topic's."""
-    name = check_table_name(namespace_of(settings), topic)
+    name = name_of(topic, settings)
     for _ in range(TRIES_MAX):
         try:
             return await catalog.load_id(topic_id)
         except NoSuchTable:
-            await _make_room(catalog, name, topic_id)
+            await make_room(catalog.pointers, name, topic_id)
         try:
             await _create(catalog, name, topic, topic_id)
         except TableExists:
             continue  # another driver made it, or another topic's came back: look again
+        if settings.get(ON_DELETE_SETTING) == "drop" and await catalog.topics.is_going(topic_id):
+            # Who deletes the topic may have looked for its table before it was there.
+            await topic_deleted(catalog, topic_id, drop=True)
+            raise NoSuchTable(f"topic {topic} is being deleted, and its table with it")
     raise Unavailable(f"table {name} of topic {topic} comes and goes: try again")
 
 
@@ -84,32 +81,3 @@ async def _create(catalog: Catalog, name: TableName, topic: str, topic_id: str) 
         properties={**PROPERTIES, TOPIC: topic, TOPIC_ID: topic_id, NEXT_OFFSETS: text_of({})},
         topic_id=topic_id,
     )
-
-
-async def _make_room(catalog: Catalog, name: TableName, topic_id: str) -> None:
-    try:
-        found = await catalog.pointers.find(name)
-    except NoSuchTable:
-        return
-    if found.table_id == topic_id:
-        return  # another driver was quicker
-    if not found.table.topic_id:
-        raise TableExists(
-            f"table {name} exists and is no topic's: rename it, or choose another namespace with {NAMESPACE_SETTING}"
-        )
-    for shown in (ID_SHOWN, len(found.table.topic_id)):
-        kept = _left_name(name, found.table.topic_id[:shown])
-        try:
-            await catalog.rename(found.table_id, kept)
-        except TableExists:
-            continue
-        except NoSuchTable:
-            return  # somebody else has made room
-        log.warning("catalog.renamed table=%s to=%s: a new topic has its name", name, kept)
-        return
-    raise TableExists(f"table {name} is that of a deleted topic, and {kept} is taken too: rename one of them")
-
-
-def _left_name(name: TableName, identity: str) -> TableName:
-    room = NAME_BYTES_MAX - len(identity) - 1
-    return TableName(name.namespace, f"{name.name[:room]}_{identity}")

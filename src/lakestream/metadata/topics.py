@@ -6,6 +6,7 @@ leaves something that the next try finishes.
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,6 +24,11 @@ class Topic(msgspec.Struct, frozen=True):
 
     def partitions(self) -> list[PartitionId]:
         return [PartitionId(self.topic_id, number) for number in range(self.partition_count)]
+
+
+class NamedTopic(NamedTuple):
+    name: str
+    topic: Topic
 
 
 _encode = msgspec.json.Encoder().encode
@@ -72,6 +78,15 @@ class Topics:
     async def all(self, *, confirmed: bool = False) -> dict[str, Topic]:
         scanned = await self._store.scan(keys.TOPICS, confirmed=confirmed)
         return {record.name: _topic(record) for record in scanned.records}
+
+    async def find_id(self, topic_id: str) -> NamedTopic | None:
+        """Looks at all of them: for what is rare."""
+        topics = (await self.all(confirmed=True)).items()
+        return next((NamedTopic(name, topic) for name, topic in topics if topic.topic_id == topic_id), None)
+
+    async def is_going(self, topic_id: str) -> bool:
+        """Deleted, or about to be: its logs go before all else."""
+        return await self._claims.floor(PartitionId(topic_id, 0)) is None
 
     async def set(self, name: str, settings: dict[str, str]) -> Topic:
         """Replace a topic's settings; Conflict if it changed meanwhile."""

@@ -14,6 +14,7 @@ from lakestream.catalog import updates as u
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableExists
 from lakestream.catalog.names import DEFAULT_NAMESPACE, TableName, check_table_name
+from lakestream.catalog.pointers import Found
 from lakestream.catalog.purge import Purging
 from lakestream.catalog.requirements import AssertCreate, AssertRefSnapshotId, AssertTableUuid
 from lakestream.clock import SystemClock
@@ -308,6 +309,24 @@ async def test_register(catalog: Catalog, objects: MemoryStore) -> None:
         await catalog.register(OTHER, await _elsewhere(objects, table.metadata))
     newer = await _elsewhere(objects, table.metadata)
     assert (await catalog.register(OTHER, newer, overwrite=True)).metadata_location == newer
+
+
+async def test_a_commit_beside_a_drop_leaves_no_file(
+    catalog: Catalog, objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest metadata file of a dropped table is the one that was its last, for who registers it again."""
+    table = await catalog.create(NAME, SCHEMA)
+    move = catalog.pointers.move
+
+    async def too_late(found: Found, metadata_location: str, location: str) -> Found:
+        await catalog.drop(NAME)
+        return await move(found, metadata_location, location)
+
+    monkeypatch.setattr(catalog.pointers, "move", too_late)
+    with pytest.raises(NoSuchTable, match="dropped meanwhile"):
+        await catalog.commit(NAME, [], append(1, 1))
+    names = [catalog.locations.url_of(info.key) async for page in objects.walk("") for info in page]
+    assert names == [table.metadata_location]
 
 
 async def _elsewhere(objects: MemoryStore, metadata: dict[str, object]) -> str:

@@ -22,6 +22,7 @@ from lakestream.catalog.updates import RemoveProperties, RemoveSnapshots, SetPro
 from lakestream.clock import SeededIds, SystemClock
 from lakestream.errors import Rejected
 from lakestream.metadata.memory import MemoryServer
+from lakestream.metadata.topics import Topic, Topics
 from lakestream.storage.memory import MemoryStore as ObjectsInMemory
 from lakestream.testing.faults import CALM, FaultyMetadata, Line
 from lakestream.testing.simulation import SimClock, SimLoop, simulate
@@ -139,6 +140,86 @@ async def test_a_deleted_topic_takes_its_table_along_if_it_is_to(server: MemoryS
         await catalog.load_id(TOPIC_ID)
     await Purging(catalog, server.client(), objects).purge()
     assert [page async for page in objects.walk("")] == []
+
+
+async def test_a_table_that_comes_after_its_topics_end_goes_too(server: MemoryServer) -> None:
+    """The pipeline makes it while somebody deletes the topic, and looks for a table a moment too early."""
+    catalog, topics = catalog_over(server.client()), Topics(server.client())
+    await catalog.start()
+    topic = await topics.create(TOPIC, Topic(TOPIC_ID, 1, {"lakestream.table.on.delete": "drop"}))
+
+    async def overtaken(going: Topic) -> None:
+        await topic_deleted(catalog, going.topic_id, drop=True)
+        with pytest.raises(NoSuchTable, match="is being deleted"):
+            await ensure_table(catalog, TOPIC, TOPIC_ID, topic.settings)
+
+    await topics.delete(TOPIC, before_name=overtaken)
+    assert not await catalog.exists(NAME)
+
+
+# A dropped table that is registered again
+
+
+@pytest.fixture
+async def dropped(catalog: Catalog, server: MemoryServer) -> str:
+    """Where the newest metadata file is of a topic's table that somebody dropped."""
+    await Topics(server.client()).create(TOPIC, Topic(TOPIC_ID, 1))
+    table = await topic_table(catalog)
+    ranges = moved((0, 0, 5))
+    last = await append(catalog, table, files_of(table, ranges), ranges)
+    await catalog.drop(NAME)
+    return last.metadata_location
+
+
+async def test_a_dropped_table_that_is_registered_again_is_its_topics(catalog: Catalog, dropped: str) -> None:
+    back = await catalog.register(NAME, dropped)
+    assert (back.table_id, back.topic_id) == (TOPIC_ID, TOPIC_ID)
+    found = await catalog.load_id(TOPIC_ID)
+    assert (found.name, next_offsets(found.metadata)) == (NAME, {0: 5})
+    with pytest.raises(TableExists, match=r"topic orders has its table already: default\.orders"):
+        await catalog.register(TableName(("default",), "copy"), dropped)
+
+
+async def test_it_may_be_called_otherwise(catalog: Catalog, dropped: str) -> None:
+    mine = TableName(("default",), "mine")
+    assert (await catalog.register(mine, dropped, overwrite=True)).table_id == TOPIC_ID
+    assert (await ensure_table(catalog, TOPIC, TOPIC_ID, {})).name == mine
+
+
+async def test_what_an_older_topic_left_makes_room_for_it(catalog: Catalog, dropped: str) -> None:
+    await catalog.create(NAME, SCHEMA, topic_id=NEW_ID)
+    assert (await catalog.register(NAME, dropped)).table_id == TOPIC_ID
+    assert (await catalog.load_id(NEW_ID)).name.name == "orders_fedcba98"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_a_table_of_somebody_else_does_not_make_room(catalog: Catalog, dropped: str, overwrite: bool) -> None:
+    await catalog.create(NAME, SCHEMA)
+    with pytest.raises(TableExists, match="no topic's: rename it"):
+        await catalog.register(NAME, dropped, overwrite=overwrite)
+    await catalog.create(TableName(("default",), "mine"), SCHEMA)
+    with pytest.raises(TableExists):
+        await catalog.register(TableName(("default",), "mine"), dropped, overwrite=overwrite)
+
+
+async def test_of_a_topic_that_is_gone_it_is_a_table_like_others(
+    catalog: Catalog, server: MemoryServer, dropped: str
+) -> None:
+    await Topics(server.client()).delete(TOPIC)
+    back = await catalog.register(NAME, dropped)
+    assert back.topic_id == ""
+    assert back.table_id != TOPIC_ID
+
+
+async def test_it_does_not_come_back_beside_the_end_of_its_topic(
+    catalog: Catalog, server: MemoryServer, dropped: str
+) -> None:
+    async def beside(_: Topic) -> None:
+        with pytest.raises(NoSuchTable, match="is being deleted"):
+            await catalog.register(NAME, dropped)
+
+    await Topics(server.client()).delete(TOPIC, before_name=beside)
+    assert not await catalog.exists(NAME)
 
 
 # How far it is

@@ -234,6 +234,37 @@ async def test_a_table_that_was_dropped_is_not_begun_anew(world: World) -> None:
     assert "was dropped" in done.stuck[0]
 
 
+async def test_a_dropped_table_that_is_registered_again_goes_on(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+
+    async def later() -> list[str]:
+        world.clock.ms += 60_000
+        driving.changed.look_again([partition])
+        return (await driving.rounds.run()).stuck
+
+    async def table() -> LoadedTable:
+        return await driving.catalog.load_id(partition.topic_id)
+
+    await fill(log, partition, 0, 3)
+    assert await later() == []
+    old = await table()
+    await fill(log, partition, 3, 5)
+    assert await later() == []
+    newest = await table()
+    await driving.catalog.drop(newest.name)
+    await fill(log, partition, 5, 7)
+    await later()
+    assert "was dropped" in (await later())[0]
+    # An older file than the newest is told, never believed.
+    await driving.catalog.register(newest.name, old.metadata_location)
+    assert await later() != []
+    await driving.catalog.drop(newest.name)
+    await driving.catalog.register(newest.name, newest.metadata_location)
+    assert await later() == []
+    assert await driving.rows(partition) == rows(0, 7)
+
+
 async def test_a_table_that_another_driver_has_just_made_was_not_dropped(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
