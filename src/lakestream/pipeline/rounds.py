@@ -120,6 +120,7 @@ class Rounds:
         self._named: dict[str, NamedTopic] = {}  # by topic id
         self._trimmed: dict[PartitionId, int] = {}
         self._to_trim: set[PartitionId] = set()
+        self._unreadable: set[PartitionId] = set()  # what is next in these logs is damaged
         self._swept_ms = 0
         self._to_sweep = True
         self.standings: dict[str, Standing] = {}
@@ -216,27 +217,30 @@ class Rounds:
                 return
 
     async def _backlog(self, partition: PartitionId) -> Backlog | None:
-        start = 0
         try:
-            start = self._next_offset(partition)
-            if partition not in self._trimmed:
-                self._trimmed[partition] = await self._claims.table_end(partition)
-            if start > self._trimmed[partition]:
-                self._to_trim.add(partition)  # it was committed, and then somebody's end came
-            is_stuck = bool(self._standing(partition.topic_id).stuck)
-            return await backlog_of(self._logs, partition, start, without_deleted=is_stuck)
+            return await self._backlog_now(partition)
         except TableAltered as error:
             self._stop(partition.topic_id, str(error))
+        except LakestreamError as error:
+            log.warning("pipeline.not_looked_at partition=%s error=%s", partition, error)
+            self._changed.look_again([partition])
+        return None
+
+    async def _backlog_now(self, partition: PartitionId) -> Backlog | None:
+        start = self._next_offset(partition)
+        if start and partition not in self._trimmed:
+            self._trimmed[partition] = await self._claims.floor(partition) or 0
+        if start > self._trimmed.get(partition, 0):
+            self._to_trim.add(partition)  # it was committed, and then somebody's end came
+        try:
+            return await backlog_of(self._logs, partition, start, without_deleted=partition in self._unreadable)
         except Missing as error:
             if await self._is_gone(partition):
                 self._named.pop(partition.topic_id, None)
             elif await self._was_overtaken(partition, start):
-                return await self._backlog(partition)
+                return await self._backlog_now(partition)
             else:
                 self._stop(partition.topic_id, str(error))
-        except LakestreamError as error:
-            log.warning("pipeline.not_looked_at partition=%s error=%s", partition, error)
-            self._changed.look_again([partition])
         return None
 
     async def _is_gone(self, partition: PartitionId) -> bool:
@@ -276,7 +280,8 @@ class Rounds:
             except LakestreamError as error:
                 self._stop(topic_id, f"its table cannot be made: {error}")
 
-        topic_ids = sorted({one.partition.topic_id for one in backlogs})
+        # A look at another partition may just have found that the topic is gone.
+        topic_ids = sorted({one.partition.topic_id for one in backlogs} & self._named.keys())
         await together([try_to_have(topic_id) for topic_id in topic_ids], TABLES_AT_ONCE)
 
     def _target(self, topic_id: str) -> Target:
@@ -320,22 +325,34 @@ class Rounds:
                 good.append(outcome)
         self._changed.look_again(failed)
         await self._remove(surplus)
-        for stuck in [
-            one for one in failed.values() if not await self._was_overtaken(one.move.partition, one.move.start)
-        ]:
-            where = f"partition {stuck.move.partition.number}, offsets {stuck.move.start} to {stuck.move.end}"
-            if stuck.temporary:
-                log.warning("pipeline.not_moved topic=%s %s: %s", self._name(topic_id), where, stuck.reason)
-            else:
-                self._stop(topic_id, f"{where}: {stuck.reason}")
+        for stuck in failed.values():
+            await self._tell_of(stuck)
         return good
 
+    async def _tell_of(self, stuck: Stuck) -> None:
+        partition, start, end = stuck.move.partition, stuck.move.start, stuck.move.end
+        where = f"partition {partition.number}, offsets {start} to {end}"
+        is_temporary = stuck.temporary
+        try:
+            if await self._was_overtaken(partition, start):
+                return
+        except Unavailable:  # nobody knows, then: the next round asks again
+            is_temporary = True
+        if is_temporary:
+            log.warning("pipeline.not_moved topic=%s %s: %s", self._name(partition.topic_id), where, stuck.reason)
+        else:
+            self._unreadable.add(partition)
+            self._stop(partition.topic_id, f"{where}: {stuck.reason}")
+
     async def _was_overtaken(self, partition: PartitionId, start: int) -> bool:
-        """Another driver has moved what starts there, and what we wanted to read is gone: nothing is wrong."""
+        """Another driver has moved what starts there, and what we wanted to read is gone: nothing is wrong.
+        Unavailable: nobody can tell now."""
         try:
             table = await self._catalog.load_id(partition.topic_id)
             if next_offsets(table.metadata).get(partition.number, 0) <= start:
                 return False
+        except Unavailable:
+            raise
         except LakestreamError:
             return False
         self._tables[partition.topic_id] = table
@@ -380,6 +397,7 @@ class Rounds:
         done.tables += 1
         for one in moved:
             self._to_trim.add(one.move.partition)
+            self._unreadable.discard(one.move.partition)
             done.moves += 1
             done.records += one.record_count
             done.bytes += one.move.size
@@ -475,3 +493,4 @@ class Rounds:
             self.standings.pop(topic_id, None)
         for partition in [one for one in self._trimmed if one.topic_id not in self._named]:
             del self._trimmed[partition]
+        self._unreadable = {one for one in self._unreadable if one.topic_id in self._named}

@@ -18,7 +18,8 @@ from lakestream.errors import Unavailable
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.pipeline import rounds as rounds_module
-from lakestream.pipeline.plan import PlanSettings
+from lakestream.pipeline.backlog import backlog_of
+from lakestream.pipeline.plan import Backlog, PlanSettings
 from lakestream.pipeline.tasks import Outcome, Stuck
 
 Rows = list[tuple[int, bytes | None]]
@@ -150,6 +151,25 @@ async def test_who_dies_after_the_commit_is_followed_up(world: World) -> None:
     assert await driving.rows(partition) == rows(0, 5)
 
 
+async def test_who_dies_between_table_end_and_trim_is_followed_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = await world.topic()
+    log, dead = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 5)
+
+    async def dies(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(Log, "trim", dies)
+    with pytest.raises(asyncio.CancelledError):
+        await dead.rounds.run()
+    monkeypatch.undo()
+    assert (await world.claims.table_end(partition), await world.claims.floor(partition)) == (5, 0)
+    await (await Driving.start(world)).rounds.run()
+    assert await world.claims.floor(partition) == 5
+
+
 async def test_a_commit_whose_outcome_is_not_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It took effect all the same: nothing is moved twice, nothing that is in the table is removed."""
     (partition,) = await world.topic()
@@ -219,6 +239,69 @@ async def test_deleted_records_do_not_hold_up_a_stuck_topic(world: World) -> Non
     world.clock.ms += 60_000
     await driving.rounds.run()
     assert await driving.rows(partition) == rows(2, 4)
+
+
+async def test_deleted_records_become_rows_where_nothing_is_damaged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after the topic was stuck for another reason: the table remembers what the stream forgets."""
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 4)
+
+    async def nobody(*_: object) -> LoadedTable:
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(rounds_module, "ensure_table", nobody)
+    assert "cannot be made" in (await driving.rounds.run()).stuck[0]
+    monkeypatch.undo()
+    await log.delete_before(partition, 2)
+    world.clock.ms += 60_000
+    assert (await driving.rounds.run()).stuck == []
+    assert await driving.rows(partition) == rows(0, 4)
+
+
+async def test_nothing_is_called_damaged_while_nobody_knows_whether_another_driver_has_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 4)
+    real = driving.catalog.load_id
+
+    async def nobody(table_id: str) -> LoadedTable:
+        raise Unavailable("no answer")
+
+    async def damaged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        monkeypatch.setattr(driving.catalog, "load_id", nobody)
+        return [Stuck(one.move, "the object is not there", False) for one in outcomes]
+
+    driving.job.instead.append(damaged)
+    assert (await driving.rounds.run()).stuck == []
+    monkeypatch.setattr(driving.catalog, "load_id", real)
+    assert (await driving.rounds.run()).records == 4
+
+
+async def test_a_topic_that_goes_while_it_is_looked_at_is_no_harm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await world.topic(2)
+    log, driving = await world.broker(), await Driving.start(world)
+    for partition in (one, two):
+        await fill(log, partition, 0, 2)
+
+    found = asyncio.Event()
+
+    async def gone(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
+        if partition == two:
+            await found.wait()
+            await world.topics.delete("t")
+        backlog = await backlog_of(logs, partition, start, without_deleted=without_deleted)
+        found.set()
+        return backlog
+
+    monkeypatch.setattr(rounds_module, "backlog_of", gone)
+    assert (await driving.rounds.run()).stuck == []
 
 
 async def test_a_table_that_was_dropped_is_not_begun_anew(world: World) -> None:
