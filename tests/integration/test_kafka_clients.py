@@ -101,6 +101,15 @@ def test_every_codec_carries_keys_headers_times_and_nothing(pair: Pair, topic: s
     assert client.bounds(topic, 1) == (0, len(sent))
 
 
+def test_a_batch_arrives_compressed(pair: Pair, topic: str) -> None:
+    """Some clients leave it out, without a word, for a broker that lacks a request which they take for a sign."""
+    client = pair.client()
+    client.create_topic(topic, configs={"max.message.bytes": "10000"})
+    large = Record(b"again and " * 10_000)
+    for number, codec in enumerate(codec for codec in client.codecs if codec != "none"):
+        assert client.produce(topic, [large], codec) == [number], codec
+
+
 def headers_for(client: Client, record: Record) -> tuple[tuple[str, bytes | None], ...]:
     return tuple(header for header in record.headers if header[1] is not None or client.sends_null_headers)
 

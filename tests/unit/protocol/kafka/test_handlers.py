@@ -137,6 +137,13 @@ async def metadata(serving: Serving, version: int) -> None:
         has(answer.topics[1], error_code=3, name="nobody", partitions=())
 
 
+@scenario(10)
+async def find_coordinator(serving: Serving, version: int) -> None:
+    answer = await serving.ask(10, version, {"key": "g", "key_type": 0, "coordinator_keys": ["g", "h"]})
+    for found in answer.coordinators if version >= 4 else [answer]:
+        has(found, error_code=15, node_id=-1, error_message="consumer groups are not served yet")
+
+
 @scenario(18)
 async def api_versions(serving: Serving, version: int) -> None:
     answer = await serving.ask(18, version, {"client_software_name": "me", "client_software_version": "1.0"})
