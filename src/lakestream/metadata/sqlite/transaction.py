@@ -11,8 +11,15 @@ from lakestream.metadata.sqlite.database import CHANGES_KEPT
 from lakestream.metadata.store import ABSENT, ANY, Create, Created, Put, Record, Stored
 
 FIND = "SELECT version, created_ms FROM records WHERE folder = ? AND name = ?"
-READ = "SELECT value, version, created_ms FROM records WHERE folder = ? AND name = ?"
+BEGIN = "SELECT version, (SELECT min(expires_ms) FROM sessions) FROM counter"
 INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (folder, name) DO NOTHING"
+CREATE = f"""
+{INSERT} RETURNING
+    (SELECT value FROM records WHERE folder = ?7 AND name = ?8),
+    (SELECT version FROM records WHERE folder = ?7 AND name = ?8),
+    (SELECT created_ms FROM records WHERE folder = ?7 AND name = ?8)
+"""
+"""Every statement lets go of the interpreter and has to get hold of it again, which takes longer than the statement."""
 UPDATE = "UPDATE records SET version = ?, value = ?, session = ? WHERE version = ?"
 
 
@@ -23,12 +30,14 @@ class Transaction:
         self._connection = connection
         self._cursor = connection.cursor()
         self._now_ms = now_ms
-        self.version: int = self._cursor.execute("SELECT version FROM counter").fetchone()[0]
+        self.version: int
+        self.version, expires_ms = self._cursor.execute(BEGIN).fetchone()
         self.version_start = self.version
         self.changed: list[str] = []
         self._deleted = False
         # Sessions that ran out are gone before anything else happens: what follows need not ask.
-        self._expire_sessions()
+        if expires_ms is not None and expires_ms <= now_ms:
+            self._expire_sessions()
 
     def put(self, put: Put, session: int | None) -> Stored | Conflict | Missing:
         path = put.key.path
@@ -36,7 +45,7 @@ class Transaction:
             return Missing(f"{path}: its session is gone; open another")
         if put.expected == ABSENT:
             return self._insert(path, put.value, session)
-        folder, _, name = path.rpartition("/")
+        folder, name = _split(path)
         there = self._cursor.execute(FIND, (folder, name)).fetchone()
         if there is None:
             return self._insert(path, put.value, session) if put.expected is ANY else Conflict(f"{path}: is not there")
@@ -49,13 +58,18 @@ class Transaction:
         return Stored(self.version, created_ms)
 
     def create(self, create: Create) -> Created | Conflict:
-        stored = self._insert(create.key.path, create.value, None)
-        if isinstance(stored, Conflict):
-            return stored
-        return Created(stored.version, stored.created_ms, self._get(create.guard.path))
+        path, guard = create.key.path, create.guard.path
+        version = self.version + 1
+        key, guard_key = _split(path), _split(guard)
+        made = self._cursor.execute(CREATE, (version, *key, create.value, self._now_ms, None, *guard_key)).fetchone()
+        if made is None:
+            return Conflict(f"{path}: is there already")
+        self.version = version
+        self.changed.append(path)
+        return Created(version, self._now_ms, None if made[0] is None else Record(guard, *made))
 
     def delete(self, path: str, expected: int | None) -> bool:
-        folder, _, name = path.rpartition("/")
+        folder, name = _split(path)
         there = self._cursor.execute(FIND, (folder, name)).fetchone()
         if there is None:
             return False
@@ -102,13 +116,8 @@ class Transaction:
         if self._deleted:
             self._cursor.execute("DELETE FROM deleted WHERE version <= ?", (self.version - CHANGES_KEPT,))
 
-    def _get(self, path: str) -> Record | None:
-        folder, _, name = path.rpartition("/")
-        row = self._cursor.execute(READ, (folder, name)).fetchone()
-        return Record(path, *row) if row else None
-
     def _insert(self, path: str, value: bytes, session: int | None) -> Stored | Conflict:
-        folder, _, name = path.rpartition("/")
+        folder, name = _split(path)
         version = self.version + 1
         self._cursor.execute(INSERT, (version, folder, name, value, self._now_ms, session))
         if not self._cursor.rowcount:
@@ -132,3 +141,8 @@ class Transaction:
         expired = self._cursor.execute("SELECT id FROM sessions WHERE expires_ms <= ?", (self._now_ms,)).fetchall()
         for (session,) in expired:
             self.end_session(session)
+
+
+def _split(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder, name
