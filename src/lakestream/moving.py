@@ -5,9 +5,11 @@ from contextlib import asynccontextmanager
 
 from lakestream.catalog.opening import open_catalog
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
+from lakestream.metadata.asks import Asks
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.reports import Reports
 from lakestream.node import open_node
+from lakestream.pipeline.asked import AskedTopics
 from lakestream.pipeline.backlog import ChangedLogs
 from lakestream.pipeline.driver import Driver, PipelineOptions
 from lakestream.pipeline.maintenance.maintain import Maintenance, RewriteJob
@@ -47,7 +49,8 @@ async def open_driver(
         maintenance = None
         if rewrites is not None:
             maintenance = Maintenance(catalog, node.topics, Claims(metadata), rewrites, metadata.now_ms)
-        yield Driver(rounds, changed, Reports(metadata), clock, options, maintenance)
+        asked = AskedTopics(Asks(metadata), changed)
+        yield Driver(rounds, changed, asked, Reports(metadata), clock, options, maintenance)
 
 
 def _plan(options: PipelineOptions) -> PlanSettings:

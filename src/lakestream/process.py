@@ -13,6 +13,7 @@ from lakestream.catalog.client_settings import client_settings
 from lakestream.catalog.opening import open_catalog
 from lakestream.catalog.purge import Purging
 from lakestream.clock import RandomIds, SystemClock
+from lakestream.coordination.freshness import Freshness
 from lakestream.errors import Missing, Unavailable
 from lakestream.measures import Measures
 from lakestream.protocol.rest.app import application
@@ -59,9 +60,12 @@ async def _open_iceberg(broker: RunningBroker, settings: Settings) -> AsyncItera
     await catalog.start()
     purging = Purging(catalog, stores.metadata, stores.objects)
     purging.start()
+    clock, ids = SystemClock(), RandomIds()
+    freshness = Freshness(stores.metadata, broker.node.log, catalog, broker.services.view, clock, ids)
     try:
-        yield IcebergRest(catalog, client_settings(catalog.locations.scheme, os.environ), purging.ask)
+        yield IcebergRest(catalog, client_settings(catalog.locations.scheme, os.environ), purging.ask, freshness.wait)
     finally:
+        freshness.close()
         await purging.close()
 
 

@@ -36,6 +36,12 @@ COMMANDS: Mapping[str, Command] = {
             "delete": Command("delete topics and their records", "topics:configure_delete"),
         },
     ),
+    "table": Command(
+        "the tables that topics become",
+        words={
+            "refresh": Command("wait until a table has everything that was acknowledged", "table:configure_refresh")
+        },
+    ),
     "produce": Command("send the lines of standard input to a topic", "produce:configure"),
     "consume": Command("print the records of a topic", "consume:configure"),
     "doctor": Command("check the stores, logs and tables against each other", "doctor:configure"),

@@ -6,18 +6,17 @@ One table drives all three: `--data-dir`, `LAKESTREAM_DATA_DIR` and the key `dat
 import argparse
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lakestream.durations import milliseconds
 from lakestream.errors import Misconfigured
 from lakestream.settings import Profile, Settings
 
 ENVIRONMENT_PREFIX = "LAKESTREAM_"
 WORKERS_MAX = 256
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000}
 NOT_SETTINGS = frozenset({"LAKESTREAM_CONFIG", "LAKESTREAM_CACHE"})
 
 
@@ -57,13 +56,6 @@ def _workers(text: str) -> int:
     return count
 
 
-def _milliseconds(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|m)?", text)
-    if found is None or not (wanted := round(float(found[1]) * _UNITS_MS[found[2] or "s"])):
-        raise ValueError(f"{text!r} is no time: write it as 5s, 500ms or 1m")
-    return wanted
-
-
 def _yes_or_no(text: str) -> bool:
     if text.lower() not in ("yes", "no"):
         raise ValueError(f"{text!r} is neither yes nor no")
@@ -97,7 +89,7 @@ BROKER_OPTIONS = (
 
 PIPELINE_OPTIONS = (
     *STORE_OPTIONS,
-    Option("interval", "TIME", "between rounds of the pipeline (5s)", _milliseconds, "interval_ms"),
+    Option("interval", "TIME", "between rounds of the pipeline (5s)", milliseconds, "interval_ms"),
     Option("master", "MASTER", "the Spark that the pipeline runs on: local[*], spark://host:7077, yarn, k8s://…", str),
 )
 

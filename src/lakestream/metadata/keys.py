@@ -15,6 +15,7 @@
 | /catalog/names/{levels}/{name}        | /catalog  | which table has the name, unless the table says otherwise     |
 | /catalog/tables/{table id}            | /catalog  | Table: its name and its newest metadata file                  |
 | /pipeline/report                      | /pipeline | PipelineReport: how far behind tables are, and why            |
+| /pipeline/asked/{ask id}              | /pipeline | Ask: somebody waits until a table has these offsets           |
 | /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
 
 All records of one log share a home, so they live in one shard and a scan returns them in order.
@@ -35,6 +36,7 @@ CLUSTER = Folder("/cluster", "/cluster")
 CLUSTER_ID = CLUSTER.key("id")
 PRODUCER_IDS = CLUSTER.key("producer_ids")
 PIPELINE_REPORT = Key("/pipeline/report", "/pipeline")
+ASKED = Folder("/pipeline/asked", "/pipeline")
 CATALOG = "/catalog"
 """One home for all of the catalog: a table is committed to every few seconds at most, and one scan finds them all."""
 NAMESPACES = Folder("/catalog/namespaces", CATALOG)

@@ -1,7 +1,8 @@
 """The pipeline's main loop: a round every few seconds, or at once where there is more than a round may take.
 
-Before: cli/pipeline.py, which has started Spark.  After: rounds.py.  It sleeps while no log grows. What it did is one
-line per round, and a record in the metadata store, where brokers read it for /metrics and `doctor`.
+Before: cli/pipeline.py, which has started Spark.  After: rounds.py.  It sleeps while no log grows, and is woken by who
+waits for a table (asked.py). What it did is one line per round, and a record in the metadata store, where brokers read
+it for /metrics and `doctor`.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Final
 from lakestream.clock import Clock
 from lakestream.errors import LakestreamError
 from lakestream.metadata.reports import PipelineReport, Reports, TopicReport
+from lakestream.pipeline.asked import AskedTopics
 from lakestream.pipeline.backlog import ChangedLogs
 from lakestream.pipeline.maintenance.maintain import Maintenance
 from lakestream.pipeline.rounds import Round, Rounds, Standing
@@ -39,6 +41,7 @@ class Driver:
         self,
         rounds: Rounds,
         changed: ChangedLogs,
+        asked: AskedTopics,
         reports: Reports,
         clock: Clock,
         options: PipelineOptions,
@@ -47,6 +50,7 @@ class Driver:
         self._maintenance = maintenance
         self._rounds = rounds
         self._changed = changed
+        self._asked = asked
         self._reports = reports
         self._clock = clock
         self._options = options
@@ -68,7 +72,10 @@ class Driver:
     async def run(self) -> None:
         """Until cancelled."""
         loop = asyncio.get_running_loop()
-        beside = [loop.create_task(self._changed.follow(), name="pipeline.feed")]
+        beside = [
+            loop.create_task(self._changed.follow(), name="pipeline.feed"),
+            loop.create_task(self._asked.follow(), name="pipeline.asked"),
+        ]
         if self._maintenance is not None:
             beside.append(loop.create_task(self._maintain(self._maintenance), name="pipeline.maintenance"))
         try:
@@ -95,7 +102,7 @@ class Driver:
 
     async def _round(self) -> bool:
         try:
-            done = await self._rounds.run()
+            done = await self._rounds.run(self._asked.take())
         except LakestreamError as error:
             log.warning("pipeline.round_failed error=%s", error)
             await asyncio.sleep(RETRY_MS / 1000)
@@ -105,10 +112,12 @@ class Driver:
         return done.left
 
     async def _wait(self, begun_s: float) -> None:
-        """For the next tick, and for something to do."""
+        """For the next tick, and for something to do; whoever waits for a table is not kept waiting."""
         interval_s = self._options.interval_ms / 1000
-        elapsed_s = asyncio.get_running_loop().time() - begun_s
-        await asyncio.sleep(max(0.0, interval_s - elapsed_s))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(begun_s + interval_s):
+                await self._asked.news.wait()
+                return
         if self._rounds.is_busy:
             return
         with contextlib.suppress(TimeoutError):

@@ -14,6 +14,7 @@ from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import CommitUnknown
 from lakestream.catalog.names import TableName
 from lakestream.clock import SystemClock
+from lakestream.coordination.freshness import Fresh
 from lakestream.metadata.memory import MemoryServer
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
@@ -70,7 +71,11 @@ async def serving() -> AsyncIterator[Client]:
     await catalog.start()
     server = HttpServer(HttpSettings())
     _, port = await server.bind("127.0.0.1", 0)
-    iceberg = IcebergRest(catalog, CONFIG, lambda: None)
+
+    async def make_fresh(name: TableName, wait_ms: int) -> Fresh:
+        return Fresh(wait_ms > 5_000, f"waited {wait_ms} ms for {name}\nü")
+
+    iceberg = IcebergRest(catalog, CONFIG, lambda: None, make_fresh)
     await server.serve(application(Health({"it": fine}), lambda: b"", iceberg))
     try:
         yield Client(port, catalog)
@@ -317,3 +322,27 @@ async def test_a_fault_of_ours_is_logged_and_not_told(
     assert answer.error == (500, "InternalServerError")
     assert b"a bug" not in answer.body
     assert "a bug" in caplog.text
+
+
+async def test_a_fresh_table_is_asked_for_by_a_header() -> None:
+    async with serving() as client:
+        await client.catalog.create(TableName(("default",), "t"), SCHEMA)
+        path = "namespaces/default/tables/t"
+        assert "x-lakestream-fresh" not in (await client("GET", path)).headers
+        for asked, told in (
+            ("yes", "yes; waited 10000 ms for default.t ?"),
+            ("6s", "yes; waited 6000 ms for default.t ?"),
+            ("500ms", "no; waited 500 ms for default.t ?"),
+        ):
+            answer = await client("GET", path, headers={"X-Lakestream-Fresh": asked})
+            assert (answer.status, answer.headers["x-lakestream-fresh"]) == (200, told)
+        again = {"X-Lakestream-Fresh": "6s", "If-None-Match": answer.headers["etag"]}
+        assert (await client("GET", path, headers=again)).headers["x-lakestream-fresh"].startswith("yes; ")
+        for wrong in ("soon", "61s", "-1s", "9" * 400):
+            assert (await client("GET", path, headers={"X-Lakestream-Fresh": wrong})).error == (
+                400,
+                "BadRequestException",
+            )
+        missing = await client("GET", "namespaces/default/tables/no", headers={"X-Lakestream-Fresh": "1s"})
+        assert missing.error == (404, "NoSuchTableException")
+        assert missing.json["error"]["message"].endswith("yet (waited 1000 ms for default.no ü)")

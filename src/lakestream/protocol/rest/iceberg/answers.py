@@ -1,6 +1,7 @@
 """Answers: JSON, and metadata as the bytes that are in its file."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ def nothing() -> Response:
     return Response(status_code=204)
 
 
-def table_answer(table: LoadedTable, *, refs_only: bool = False) -> Response:
+def table_answer(table: LoadedTable, *, refs_only: bool = False, headers: Mapping[str, str] | None = None) -> Response:
     """Without settings of the storage: those are defaults for the whole catalog (/v1/config). Given with a table they
     would count more than what a client was told by its own user, and DuckDB would use no other credentials beside them.
     """
@@ -27,7 +28,7 @@ def table_answer(table: LoadedTable, *, refs_only: bool = False) -> Response:
     if refs_only:
         metadata = written(_with_refs_only(table.metadata))
     body: dict[str, object] = {"metadata-location": table.metadata_location, "metadata": metadata, "config": {}}
-    return json_answer(body, {"etag": etag(table, refs_only=refs_only)})
+    return json_answer(body, {"etag": etag(table, refs_only=refs_only), **(headers or {})})
 
 
 def etag(table: LoadedTable, *, refs_only: bool) -> str:

@@ -16,6 +16,7 @@ from lakestream.errors import LakestreamError
 from lakestream.protocol.rest.iceberg.answers import json_answer
 from lakestream.protocol.rest.iceberg.calls import Call, segments
 from lakestream.protocol.rest.iceberg.errors import NotServed, WrongMethod, answer, error_response
+from lakestream.protocol.rest.iceberg.fresh import MakeFresh
 from lakestream.protocol.rest.iceberg.namespaces import NamespaceCalls
 from lakestream.protocol.rest.iceberg.tables import TableCalls
 
@@ -39,9 +40,15 @@ class Endpoint(NamedTuple):
 
 
 class IcebergRest:
-    def __init__(self, catalog: Catalog, config: Mapping[str, str], on_purge: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        config: Mapping[str, str],
+        on_purge: Callable[[], None],
+        make_fresh: MakeFresh | None = None,
+    ) -> None:
         self._config = dict(config)
-        namespaces, tables = NamespaceCalls(catalog), TableCalls(catalog, on_purge)
+        namespaces, tables = NamespaceCalls(catalog), TableCalls(catalog, on_purge, make_fresh)
         self.endpoints = _endpoints(namespaces, tables)
 
     async def handle(self, request: Request) -> Response:

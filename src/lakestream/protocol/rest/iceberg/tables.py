@@ -1,13 +1,15 @@
 """Tables over REST: list, create (also staged), load, exists, commit, rename, register, drop, metrics."""
 
+import logging
 from collections.abc import Callable
 
 from starlette.responses import Response
 
 from lakestream.catalog.catalog import Catalog
-from lakestream.catalog.errors import Unsupported
+from lakestream.catalog.errors import NoSuchTable, Unsupported
 from lakestream.catalog.names import TableName, check_table_name
 from lakestream.catalog.shapes import written
+from lakestream.coordination.freshness import Fresh
 from lakestream.errors import Rejected
 from lakestream.protocol.rest.iceberg.answers import etag, json_answer, nothing, table_answer
 from lakestream.protocol.rest.iceberg.bodies import (
@@ -20,12 +22,16 @@ from lakestream.protocol.rest.iceberg.bodies import (
     read_bytes,
 )
 from lakestream.protocol.rest.iceberg.calls import PAGE_SIZE_MAX, Call
+from lakestream.protocol.rest.iceberg.fresh import HEADER, MakeFresh, asked_ms, told
+
+log = logging.getLogger(__name__)
 
 
 class TableCalls:
-    def __init__(self, catalog: Catalog, on_purge: Callable[[], None]) -> None:
+    def __init__(self, catalog: Catalog, on_purge: Callable[[], None], make_fresh: MakeFresh | None) -> None:
         self._catalog = catalog
         self._on_purge = on_purge
+        self._make_fresh = make_fresh
 
     async def list(self, call: Call) -> Response:
         """GET namespaces/{namespace}/tables"""
@@ -78,14 +84,31 @@ class TableCalls:
         return table_answer(table)
 
     async def load(self, call: Call) -> Response:
-        """GET namespaces/{namespace}/tables/{table}?snapshots=all|refs"""
+        """GET namespaces/{namespace}/tables/{table}?snapshots=all|refs, and X-Lakestream-Fresh (fresh.py)"""
         wanted = call.query("snapshots", "all").lower()
         if wanted not in ("all", "refs"):
             raise Rejected(f"snapshots is {wanted[:20]!r}: choose all or refs")
-        table = await self._catalog.load(call.table)
+        fresh = await self._fresh(call)
+        headers = {} if fresh is None else {HEADER: told(fresh)}
+        try:
+            table = await self._catalog.load(call.table)
+        except NoSuchTable as error:
+            if fresh is None or fresh.is_fresh:
+                raise
+            raise NoSuchTable(f"{error} yet ({fresh.why})") from error
         if call.request.headers.get("if-none-match") == etag(table, refs_only=wanted == "refs"):
-            return Response(status_code=304)
-        return table_answer(table, refs_only=wanted == "refs")
+            return Response(status_code=304, headers=headers)
+        return table_answer(table, refs_only=wanted == "refs", headers=headers)
+
+    async def _fresh(self, call: Call) -> Fresh | None:
+        """Waits, if the client asked for it."""
+        wait_ms = asked_ms(call.request.headers.get(HEADER))
+        if wait_ms is None or self._make_fresh is None:
+            return None
+        fresh = await self._make_fresh(call.table, wait_ms)
+        if not fresh.is_fresh:
+            log.info("catalog.not_fresh table=%s why=%s", call.table, fresh.why)
+        return fresh
 
     async def exists(self, call: Call) -> Response:
         """HEAD namespaces/{namespace}/tables/{table}"""
