@@ -47,6 +47,7 @@ READ_TRIES: Final = 8
 TRIM_CLAIMS: Final = 1_000
 FLOOR_MS: Final = 1_000
 CLAIM_WAIT_MS: Final = 3
+GATHER_MS: Final = 4
 GLANCE_MS: Final = 20
 """Who reads at the end relies so long on the last look at the store. Before anybody is told that there is no more, it
 is looked at again."""
@@ -538,7 +539,11 @@ def _writers(
         writer_id = _short(ids)
         # Group commit: what waits when the last flush ends is the next one, however much it is.
         latency = cost._replace(
-            flush_interval_ms=0, flush_bytes_max=wal.buffer_bytes_max // 2, writes_max=1, claim_wait_ms=CLAIM_WAIT_MS
+            flush_interval_ms=0,
+            flush_bytes_max=wal.buffer_bytes_max // 2,
+            writes_max=1,
+            claim_wait_ms=CLAIM_WAIT_MS,
+            gather_ms=GATHER_MS,
         )
         frames = SegmentFrames(segments, writer_id, wal, clock)
         writers[Profile.LATENCY] = Writer(writer_id, frames, claimer, latency, numbers.next)

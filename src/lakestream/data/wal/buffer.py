@@ -135,6 +135,7 @@ class OpenBuffer:
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.count = 0
         self._items: dict[PartitionId, list[Placed]] = {}
 
     def __bool__(self) -> bool:
@@ -142,6 +143,7 @@ class OpenBuffer:
 
     def add(self, partition: PartitionId, item: Placed) -> None:
         self.bytes += item.batch.size
+        self.count += 1
         items = self._items.get(partition)
         if items is None:
             self._items[partition] = [item]

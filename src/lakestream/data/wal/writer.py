@@ -10,15 +10,18 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from lakestream.batch import RecordBatch
 from lakestream.data.wal.buffer import Appended, Extent, OpenBuffer, Placed, SealedBuffer
 from lakestream.data.wal.media import FrameStore
 from lakestream.errors import LakestreamError, Unavailable
-from lakestream.model import PartitionId
+from lakestream.model import KiB, PartitionId
 
 log = logging.getLogger(__name__)
+
+GATHER_BYTES_MAX: Final = 256 * KiB
+"""A frame of this size costs what its bytes cost, and waits for no company."""
 
 
 class Claimer(Protocol):
@@ -39,15 +42,19 @@ class WriterSettings(NamedTuple):
     claim_wait_ms: int = 0
     """A frame ends for the next one when its claims are made, or so long after it was stored: what arrives meanwhile
     shares one flush. Each costs a sync and several hand-overs between threads, however small it is."""
+    gather_ms: int = 0
+    """How long the next frame waits after that for those who were just answered, who mostly come again at once. When
+    all are there, or a frame is large enough to be worth its cost, it begins."""
 
 
 class _Frame:
     """One that is being stored and claimed, until the next one may start."""
 
-    __slots__ = ("timer", "unsettled")
+    __slots__ = ("batch_count", "timer", "unsettled")
 
-    def __init__(self, unsettled: int) -> None:
-        self.unsettled = unsettled
+    def __init__(self, extents: list[Extent]) -> None:
+        self.batch_count = sum(extent.batch_count for extent in extents)
+        self.unsettled = len(extents)
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -75,6 +82,7 @@ class Writer:
         self._bytes = 0  # in the open buffer, sealed, stored, being claimed
         self._open = OpenBuffer()
         self._due = False  # the open buffer's time has come
+        self._expected = 0  # the next frame waits for so many batches; 0: for none
         self._timer: asyncio.TimerHandle | None = None
         self._sealed: deque[SealedBuffer] = deque()  # wait for a slot
         self._sequence = 0
@@ -106,7 +114,10 @@ class Writer:
 
     def flush(self) -> None:
         """What was placed so far need not wait any longer."""
+        self._expected = 0
         self._due = bool(self._open)
+        if not self._due:
+            self._disarm()
         self._write_on()
 
     async def store_again(self, extent: Extent) -> None:
@@ -147,11 +158,19 @@ class Writer:
         elif self._timer is None:
             # The timer runs from the first batch. With no interval it fires when this turn of the loop is over, so that
             # batches which arrived together are written together.
-            self._timer = asyncio.get_running_loop().call_later(self._settings.flush_interval_ms / 1000, self.flush)
+            self._arm(self._settings.flush_interval_ms)
+        elif self._expected and (self._open.count >= self._expected or self._open.bytes >= GATHER_BYTES_MAX):
+            self._expected = 0
+            self._arm(self._settings.flush_interval_ms)
+
+    def _arm(self, delay_ms: int) -> None:
+        self._disarm()
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self.flush)
 
     def _seal(self) -> None:
         self._disarm()
         self._due = False
+        self._expected = 0
         self._sealed.append(self._open.seal())
         self._open = OpenBuffer()
 
@@ -186,7 +205,7 @@ class Writer:
             self._claimer.fail(extents, failed)
 
     def _free_when_claimed(self, extents: list[Extent]) -> None:
-        frame = _Frame(len(extents))
+        frame = _Frame(extents)
         for extent in extents:
             extent.on_settled = partial(self._settled, frame)
         delay_s = self._settings.claim_wait_ms / 1000
@@ -195,8 +214,16 @@ class Writer:
     def _settled(self, frame: _Frame, extent: Extent) -> None:
         self._release(extent)
         frame.unsettled -= 1
-        if not frame.unsettled:
+        if not frame.unsettled and frame.timer is not None:
+            self._gather(frame.batch_count)
             self._end(frame)
+
+    def _gather(self, answered: int) -> None:
+        """Those who were just answered may come again before the next frame begins."""
+        if self._settings.gather_ms and not self._closed and not self._sealed:
+            self._expected = answered + self._open.count
+            self._due = False
+            self._arm(self._settings.gather_ms)
 
     def _end(self, frame: _Frame) -> None:
         if frame.timer is not None:

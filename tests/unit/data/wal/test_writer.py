@@ -8,7 +8,7 @@ import pytest
 from lakestream.batch import RecordBatch
 from lakestream.data.log.routes import Numbers
 from lakestream.data.wal.buffer import Appended, Extent, Location
-from lakestream.data.wal.writer import Writer, WriterSettings
+from lakestream.data.wal.writer import GATHER_BYTES_MAX, Writer, WriterSettings
 from lakestream.errors import LakestreamError, Unavailable
 from lakestream.metadata.claims import Medium
 from lakestream.model import PartitionId
@@ -184,6 +184,58 @@ async def test_the_next_flush_waits_for_the_claims_of_the_last_one(frames: Frame
     assert [numbers(frame) for frame in frames.stored] == [[1, 2], [3]]
     desk.answer_all()
     await settled()
+    writer.kill()
+
+
+async def frame_of_two_and_a_third_batch(frames: Frames, desk: Desk, gather_ms: int, **settings: int) -> Writer:
+    """Two were just answered; one waits that came meanwhile."""
+    settings = {"flush_bytes_max": 5_000 * SIZE, "buffer_bytes_max": 9_000 * SIZE} | settings
+    writer = made(
+        frames, desk, flush_interval_ms=0, writes_max=1, claim_wait_ms=60_000, gather_ms=gather_ms, **settings
+    )
+    writer.place(ONE, batch(), -1)
+    writer.place(TWO, batch(), -1)
+    await settled()
+    writer.place(ONE, batch(), -1)
+    await settled()
+    desk.answer_all()
+    await asyncio.sleep(0.005)
+    assert [numbers(frame) for frame in frames.stored] == [[1, 2]]
+    return writer
+
+
+async def test_a_frame_waits_for_those_who_were_just_answered(frames: Frames, desk: Desk) -> None:
+    writer = await frame_of_two_and_a_third_batch(frames, desk, gather_ms=60_000)
+    writer.place(TWO, batch(), -1)
+    await asyncio.sleep(0.005)
+    assert len(frames.stored) == 1
+    writer.place(TWO, batch(), -1)
+    await settled()
+    assert sorted(numbers(frames.stored[1])) == [3, 4, 5]
+    desk.answer_all()
+    writer.kill()
+
+
+async def test_it_does_not_wait_for_long(frames: Frames, desk: Desk) -> None:
+    writer = await frame_of_two_and_a_third_batch(frames, desk, gather_ms=30)
+    await asyncio.sleep(0.06)
+    assert numbers(frames.stored[1]) == [3]
+    desk.answer_all()
+    await asyncio.sleep(0.06)
+    writer.place(ONE, batch(), -1)
+    await settled()
+    assert numbers(frames.stored[2]) == [4], "whoever comes later finds nobody waiting for others"
+    writer.kill()
+
+
+async def test_a_large_frame_waits_for_nobody(frames: Frames, desk: Desk) -> None:
+    writer = await frame_of_two_and_a_third_batch(frames, desk, gather_ms=60_000)
+    for count in (2_000, GATHER_BYTES_MAX // SIZE + 1):
+        for _ in range(count):
+            writer.place(ONE, batch(), -1)
+        await settled()
+        desk.answer_all()
+    assert len(frames.stored) == 3
     writer.kill()
 
 
