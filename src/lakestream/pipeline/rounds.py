@@ -12,7 +12,7 @@ What is wrong with one topic stops that topic alone, says why, and is tried agai
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -27,6 +27,7 @@ from lakestream.data.log.log import Log
 from lakestream.data.log.sweeper import Sweeper
 from lakestream.errors import LakestreamError, Missing, Unavailable
 from lakestream.metadata.claims import Claims
+from lakestream.metadata.lag import Lag, lag_of
 from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline import plan
@@ -42,6 +43,8 @@ COMMIT_TRIES: Final = 5
 TABLES_AT_ONCE: Final = 4
 LOGS_AT_ONCE: Final = 32
 STUCK_RETRY_MS: Final = 30_000
+STUCK_LOGS_MAX: Final = 200
+"""Whose lag is looked at in each round."""
 SWEEP_EVERY_MS: Final = 20_000
 
 
@@ -65,6 +68,12 @@ class Standing:
     stuck: str = ""
     """Why it is not moved; empty: it is."""
     tried_ms: int = 0
+    trouble: str = ""
+    """Why its last move came to nothing, although the next may succeed; empty: it did not."""
+    trouble_ms: int = 0
+    """Since when."""
+    bad_round: int = 0
+    """The last one in which it was stopped, or had trouble."""
     moved_ms: int = 0
     """When something was last committed."""
     lag_records: int = 0
@@ -88,6 +97,8 @@ class Round:
     left: bool = False
     """There is more to move at once."""
     lag_records: int = 0
+    lag_ms: int = 0
+    """Age of the oldest record that is not in its table."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -123,6 +134,12 @@ class Rounds:
         self._unreadable: set[PartitionId] = set()  # what is next in these logs is damaged
         self._swept_ms = 0
         self._to_sweep = True
+        self._round = 0
+        self._looked: set[str] = set()  # topics, in this round
+        self.under_way: Sequence[Move] = ()
+        """What is being moved just now."""
+        self.waiting = 0
+        """Records that this round found."""
         self.standings: dict[str, Standing] = {}
         """By topic id."""
 
@@ -136,6 +153,7 @@ class Rounds:
 
     async def run(self, asked: frozenset[str] = frozenset()) -> Round:
         done = Round()
+        self._round += 1
         loop = asyncio.get_running_loop()
 
         async def timed(step: str, work: Coroutine[Any, Any, None]) -> None:
@@ -151,13 +169,16 @@ class Rounds:
         wanted = [backlog for backlog in wanted if backlog.partition.topic_id in self._tables]
         moves = plan.moves(wanted, self._settings, self._target)
         self._keep_in_mind(backlogs, moves, done)
+        self.waiting = sum(backlog.end - backlog.start for backlog in backlogs)
         if moves:
             await timed("job", self._work(moves, outcomes))
             await timed("commit", self._commit(outcomes, done))
         await timed("trim", self._trim())
         await timed("sweep", self._sweep())
-        self._note_lags(backlogs)
+        await self._note_lags(backlogs)
         done.lag_records = sum(one.lag_records for one in self.standings.values())
+        if oldest := [one.oldest_ms for one in self.standings.values() if one.oldest_ms]:
+            done.lag_ms = max(0, self._clock.now_ms() - min(oldest))
         done.stuck = [f"{one.name}: {one.stuck}" for one in self.standings.values() if one.stuck]
         return done
 
@@ -186,6 +207,7 @@ class Rounds:
             if backlog is not None:
                 found.append(backlog)
 
+        self._looked = {topic_id for topic_id in topic_ids if not self._is_resting(topic_id)}
         await together([look(one) for one in changed if not self._is_resting(one.topic_id)], LOGS_AT_ONCE)
         found.sort(key=lambda backlog: backlog.partition)
         self._changed.look_again(one for one in changed if self._is_resting(one.topic_id))
@@ -222,7 +244,8 @@ class Rounds:
         except TableAltered as error:
             self._stop(partition.topic_id, str(error))
         except LakestreamError as error:
-            log.warning("pipeline.not_looked_at partition=%s error=%s", partition, error)
+            log.warning("pipeline.not_looked_at topic=%s error=%s", self._name(partition.topic_id), error)
+            self._have_trouble(partition.topic_id, f"its log cannot be read: {error}")
             self._changed.look_again([partition])
         return None
 
@@ -290,7 +313,11 @@ class Rounds:
         return Target(metadata["location"], asked)
 
     async def _work(self, moves: Sequence[Move], outcomes: list[Outcome]) -> None:
-        outcomes += await self._job.run(moves)
+        self.under_way = moves
+        try:
+            outcomes += await self._job.run(moves)
+        finally:
+            self.under_way = ()
 
     async def _commit(self, outcomes: Sequence[Outcome], done: Round) -> None:
         topics: defaultdict[str, list[Outcome]] = defaultdict(list)
@@ -298,7 +325,7 @@ class Rounds:
             topics[outcome.move.partition.topic_id].append(outcome)
 
         async def commit(topic_id: str) -> None:
-            good = await self._sort_out(topic_id, topics[topic_id])
+            good, failed = await self._sort_out(topics[topic_id])
             try:
                 if good and await self._commit_one(topic_id, good):
                     self._count(topic_id, good, done)
@@ -308,10 +335,13 @@ class Rounds:
                 self._tables.pop(topic_id, None)
                 self._changed.look_again(one.move.partition for one in good)
                 log.warning("pipeline.not_committed topic=%s error=%s", self._name(topic_id), error)
+                self._have_trouble(topic_id, f"its table cannot be committed to: {error}")
+            for stuck in failed:  # only now: a topic that stops forgets its table, and the other logs have good files
+                await self._tell_of(stuck)
 
         await together([commit(topic_id) for topic_id in topics], TABLES_AT_ONCE)
 
-    async def _sort_out(self, topic_id: str, outcomes: Sequence[Outcome]) -> list[Moved]:
+    async def _sort_out(self, outcomes: Sequence[Outcome]) -> tuple[list[Moved], list[Stuck]]:
         """Of each log, what can be committed: up to the first move that failed."""
         good: list[Moved] = []
         failed: dict[PartitionId, Stuck] = {}
@@ -325,9 +355,7 @@ class Rounds:
                 good.append(outcome)
         self._changed.look_again(failed)
         await self._remove(surplus)
-        for stuck in failed.values():
-            await self._tell_of(stuck)
-        return good
+        return good, list(failed.values())
 
     async def _tell_of(self, stuck: Stuck) -> None:
         partition, start, end = stuck.move.partition, stuck.move.start, stuck.move.end
@@ -340,6 +368,7 @@ class Rounds:
             is_temporary = True
         if is_temporary:
             log.warning("pipeline.not_moved topic=%s %s: %s", self._name(partition.topic_id), where, stuck.reason)
+            self._have_trouble(partition.topic_id, f"{where}: {stuck.reason}")
         else:
             self._unreadable.add(partition)
             self._stop(partition.topic_id, f"{where}: {stuck.reason}")
@@ -393,7 +422,9 @@ class Rounds:
 
     def _count(self, topic_id: str, moved: Sequence[Moved], done: Round) -> None:
         standing = self._standing(topic_id)
-        standing.stuck, standing.moved_ms = "", self._clock.now_ms()
+        standing.moved_ms = self._clock.now_ms()
+        if standing.bad_round != self._round:  # or another partition of it is
+            standing.stuck = standing.trouble = ""
         done.tables += 1
         for one in moved:
             self._to_trim.add(one.move.partition)
@@ -451,10 +482,18 @@ class Rounds:
         if standing.stuck != reason:
             log.error("pipeline.stuck topic=%s reason=%s", standing.name, reason)
         standing.stuck, standing.tried_ms = reason, self._clock.now_ms()
+        standing.trouble, standing.bad_round = "", self._round
         self._tables.pop(topic_id, None)
         named = self._named.get(topic_id)
         if named is not None:
             self._changed.look_again(named.topic.partitions())
+
+    def _have_trouble(self, topic_id: str, reason: str) -> None:
+        """It is tried again at once; who asks is told."""
+        standing = self._standing(topic_id)
+        if not standing.trouble:
+            standing.trouble_ms = self._clock.now_ms()
+        standing.trouble, standing.bad_round = reason, self._round
 
     def _is_resting(self, topic_id: str) -> bool:
         standing = self.standings.get(topic_id)
@@ -469,16 +508,36 @@ class Rounds:
         named = self._named.get(topic_id)
         return topic_id if named is None else named.name
 
-    def _note_lags(self, backlogs: Sequence[Backlog]) -> None:
+    async def _note_lags(self, backlogs: Sequence[Backlog]) -> None:
+        lags = [(one.partition.topic_id, self._left_of(one)) for one in backlogs]
+        lags += await self._lags_of_stuck({one.partition for one in backlogs})
         for standing in self.standings.values():
             standing.lag_records = standing.oldest_ms = 0
-        for backlog in backlogs:
-            left = backlog.end - max(backlog.start, self._known_next(backlog.partition))
-            if left <= 0:
-                continue
-            standing = self._standing(backlog.partition.topic_id)
-            standing.lag_records += left
-            standing.oldest_ms = min(standing.oldest_ms or backlog.oldest_ms, backlog.oldest_ms)
+        for topic_id, lag in lags:
+            if lag.records > 0:
+                standing = self._standing(topic_id)
+                standing.lag_records += lag.records
+                standing.oldest_ms = min(standing.oldest_ms or lag.oldest_ms, lag.oldest_ms)
+        for topic_id in self._looked & self.standings.keys():  # nothing was wrong, and nothing waits: it was mended
+            standing = self.standings[topic_id]
+            if standing.bad_round != self._round and not standing.lag_records:
+                standing.stuck = standing.trouble = ""
+
+    def _left_of(self, backlog: Backlog) -> Lag:
+        return Lag(backlog.end - max(backlog.start, self._known_next(backlog.partition)), backlog.oldest_ms)
+
+    async def _lags_of_stuck(self, known: Set[PartitionId]) -> list[tuple[str, Lag]]:
+        """Nobody looks into their logs while they rest."""
+        named = [
+            self._named[topic_id] for topic_id, one in self.standings.items() if one.stuck and topic_id in self._named
+        ]
+        partitions = [one for topic in named for one in topic.topic.partitions() if one not in known][:STUCK_LOGS_MAX]
+        try:
+            lags = await together([lag_of(self._claims, one) for one in partitions], LOGS_AT_ONCE)
+        except LakestreamError as error:
+            log.warning("pipeline.lag_unknown error=%s", error)
+            return []
+        return [(partition.topic_id, lag) for partition, lag in zip(partitions, lags, strict=True)]
 
     def _known_next(self, partition: PartitionId) -> int:
         try:

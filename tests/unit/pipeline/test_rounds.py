@@ -209,6 +209,88 @@ async def test_a_stuck_topic_stops_alone_says_why_and_goes_on(world: World) -> N
     assert await driving.rows(bad) == rows(0, 3)
 
 
+async def test_one_damaged_partition_does_not_stop_what_was_made_of_the_others(world: World) -> None:
+    bad, good = await world.topic(2)
+    log, driving = await world.broker(), await Driving.start(world)
+    for partition in (bad, good):
+        await fill(log, partition, 0, 3)
+
+    async def damaged(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return [Stuck(one.move, "a batch is damaged", False) if one.move.partition == bad else one for one in outcomes]
+
+    driving.job.instead.append(damaged)
+    done = await driving.rounds.run()
+    assert done.stuck == ["t: partition 0, offsets 0 to 3: a batch is damaged"]
+    assert (await driving.rows(bad), await driving.rows(good)) == ([], rows(0, 3))
+    world.clock.ms += 60_000
+    assert (await driving.rounds.run()).stuck == []
+    assert await driving.rows(bad) == rows(0, 3)
+
+
+async def test_the_lag_of_a_stuck_topic_is_seen(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+    await driving.rounds.run()
+    table = await driving.catalog.load_id(partition.topic_id)
+    await driving.catalog.drop(partition.topic_id)
+    await fill(log, partition, 3, 5)
+    another = await Driving.start(world)
+    for later in (0, 5_000, 60_000):
+        world.clock.ms += later
+        done = await another.rounds.run()
+        assert "was dropped" in done.stuck[0]
+        assert (done.lag_records, done.lag_ms) == (2, world.clock.ms - NOW)
+        (standing,) = another.rounds.standings.values()
+        assert (standing.lag_records, standing.oldest_ms) == (2, NOW)
+    await driving.catalog.register(table.name, table.metadata_location)
+    world.clock.ms += 60_000
+    done = await another.rounds.run()
+    assert (done.lag_records, done.lag_ms, done.stuck) == (0, 0, [])
+
+
+async def test_a_topic_that_was_mended_while_nothing_waited_is_not_stuck(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+    await driving.rounds.run()
+    offsets = (await driving.catalog.load_id(partition.topic_id)).metadata["properties"][NEXT_OFFSETS]
+    await driving.catalog.commit(partition.topic_id, [], [SetProperties({NEXT_OFFSETS: "?"})])
+    another = await Driving.start(world)
+    assert NEXT_OFFSETS in (await another.rounds.run()).stuck[0]
+    await driving.catalog.commit(partition.topic_id, [], [SetProperties({NEXT_OFFSETS: offsets})])
+    assert len((await another.rounds.run()).stuck) == 1  # it rests
+    world.clock.ms += 60_000
+    assert (await another.rounds.run()).stuck == []
+
+
+async def test_trouble_that_may_pass_is_told_until_it_has(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+
+    async def full(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        return [Stuck(one.move, "no space left on device", True) for one in outcomes]
+
+    async def refused(*_: object) -> LoadedTable:
+        raise Unavailable("the catalog refuses")
+
+    driving.job.instead += [full, full]
+    for _ in range(2):
+        world.clock.ms += 1_000
+        assert (await driving.rounds.run()).stuck == []
+        (standing,) = driving.rounds.standings.values()
+        assert standing.trouble == "partition 0, offsets 0 to 3: no space left on device"
+        assert standing.trouble_ms == NOW + 1_000
+    monkeypatch.setattr(rounds_module, "append", refused)
+    await driving.rounds.run()
+    (standing,) = driving.rounds.standings.values()
+    assert standing.trouble == "its table cannot be committed to: the catalog refuses"
+    monkeypatch.undo()
+    assert (await driving.rounds.run()).records == 3
+    assert (standing.trouble, standing.lag_records) == ("", 0)
+
+
 async def test_what_follows_a_move_that_failed_is_not_committed(world: World) -> None:
     (partition,) = await world.topic()
     log, driving = await world.broker(), await Driving.start(world, PlanSettings(move_bytes_max=150))
