@@ -9,6 +9,7 @@ import gzip
 import re
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
@@ -32,9 +33,10 @@ _NUMBERED: Final = re.compile(r"(\d{1,9})-[^/]*")
 
 
 class MetadataFile:
-    def __init__(self, location: str, raw: Buffer) -> None:
+    def __init__(self, location: str, raw: Buffer, on_damage: Callable[[str], None] | None = None) -> None:
         self.location = location
         self.raw = raw
+        self._on_damage = on_damage
 
     @cached_property
     def content(self) -> Json:
@@ -42,6 +44,8 @@ class MetadataFile:
         try:
             return normalised(msgspec.json.decode(self.raw, type=Json))
         except (msgspec.DecodeError, Rejected, RecursionError) as error:
+            if self._on_damage is not None:
+                self._on_damage(self.location)
             raise Corrupt(f"{self.location} is damaged: {error}") from error
 
 
@@ -56,14 +60,14 @@ class MetadataFiles:
     async def read(self, location: str) -> MetadataFile:
         if (raw := self._cache.get(location)) is not None:
             self._cache.move_to_end(location)
-            return MetadataFile(location, raw)
+            return MetadataFile(location, raw, self._forget)
         try:
             stored = await self._objects.get(self._locations.key_of(location))
         except Missing as error:
             raise Corrupt(f"{location} is missing: somebody removed a table's newest metadata file") from error
         raw = _unpacked(location, stored)
         self._keep(location, raw)
-        return MetadataFile(location, raw)
+        return MetadataFile(location, raw, self._forget)
 
     async def read_foreign(self, location: str) -> MetadataFile:
         """A file that somebody else names: it may be anything."""
@@ -105,9 +109,13 @@ class MetadataFiles:
 
     async def remove(self, locations: list[str]) -> None:
         for location in locations:
-            if (raw := self._cache.pop(location, None)) is not None:
-                self._cached_bytes -= len(raw)
+            self._forget(location)
         await self._objects.delete([self._locations.key_of(location) for location in locations])
+
+    def _forget(self, location: str) -> None:
+        """Also what turned out to be damaged: somebody may mend the file."""
+        if (raw := self._cache.pop(location, None)) is not None:
+            self._cached_bytes -= len(raw)
 
     def _next_location(self, content: Json, previous: str | None, suffix: str) -> str:
         asked = content["properties"].get(FOLDER, "")

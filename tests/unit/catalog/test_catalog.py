@@ -282,6 +282,18 @@ async def test_a_damaged_or_missing_file_is_named(catalog: Catalog, objects: Mem
         await catalog_over(catalog.pointers._store, objects).load(NAME)
 
 
+async def test_a_metadata_file_that_was_mended_is_read_again(catalog: Catalog, objects: MemoryStore) -> None:
+    table = await catalog.create(NAME, SCHEMA)
+    key = catalog.locations.key_of(table.metadata_location)
+    good = bytes(await objects.get(key))
+    reader = catalog_over(catalog.pointers._store, objects)
+    await objects.put(key, [good[:-1]])
+    with pytest.raises(Corrupt, match="damaged"):
+        _ = (await reader.load(NAME)).metadata
+    await objects.put(key, [good])
+    assert (await reader.load(NAME)).metadata == table.metadata
+
+
 async def test_register(catalog: Catalog, objects: MemoryStore) -> None:
     table = await catalog.create(NAME, SCHEMA)
     place = table.metadata_location

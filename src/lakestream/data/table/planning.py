@@ -100,6 +100,24 @@ class Planner:
         except OutOfRange as error:
             raise Corrupt(f"{location} is shorter than it was when it was committed: {error}") from error
 
+    def forget(self, table: Table, partition: int) -> None:
+        """Whatever is kept of the files of a partition, and of those that list them."""
+        if table.manifest_list is None:
+            return
+        for manifest in self._lists.cache.get(table.manifest_list) or []:
+            self._manifests.cache.evict(manifest.location)
+        self._lists.cache.evict(table.manifest_list)
+        for deleting in (False, True):
+            found = self._partitions.cache.get((table.manifest_list, partition, deleting))
+            self._partitions.cache.evict((table.manifest_list, partition, deleting))
+            if found is not None:
+                self._forget_files(found.files)
+
+    def _forget_files(self, files: Files) -> None:
+        for location, start in zip(files.locations, files.blob_start.tolist(), strict=True):
+            self._footers.cache.evict(location)
+            self._deletes.cache.evict(_deletes_key(location, start))
+
     # Loading
 
     async def _load_files(self, table: Table, partition: int, deleting: bool) -> PartitionFiles:
@@ -159,8 +177,8 @@ class Planner:
         return deletes.joined([places for places in some if places is not None])
 
     async def _load_deletes(self, found: Files, place: int) -> dict[str, Longs]:
-        location, start = found.locations[place], int(found.blob_start[place])
-        return await self._deletes.get(f"{location}@{start}", lambda: self._read_deletes(found, place))
+        key = _deletes_key(found.locations[place], int(found.blob_start[place]))
+        return await self._deletes.get(key, lambda: self._read_deletes(found, place))
 
     async def _read_deletes(self, found: Files, place: int) -> dict[str, Longs]:
         location, about = found.locations[place], found.about[place]
@@ -219,6 +237,11 @@ def window(low: int, high: int, size: int, offset: int, bytes_max: int) -> Span:
     width = max(1, (high + 1 - low) * bytes_max // size)
     start = low + (max(offset, low) - low) // width * width
     return Span(start, min(start + width, high + 1))
+
+
+def _deletes_key(location: str, start: int) -> str:
+    """Several deletion vectors may lie in one file."""
+    return f"{location}@{start}"
 
 
 def _list_size(listed: list[Manifest]) -> int:

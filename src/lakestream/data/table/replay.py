@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 
 from lakestream.catalog.catalog import Catalog
+from lakestream.catalog.errors import TableAltered
 from lakestream.data.cache.shared import Shared
 from lakestream.data.table.encode import Encoded, encode_rows
 from lakestream.data.table.footers import Footer
@@ -40,6 +41,9 @@ CHUNKS_PER_READ: Final = 16
 LOADS_MAX: Final = 4
 AHEAD_MAX: Final = 8
 ENDS_MAX: Final = 10_000
+DOUBT_S: Final = 2
+"""Damaged files are read anew so often: who has mended one need not start brokers again."""
+DOUBTED_MAX: Final = 1_000
 TIMEOUT_S: Final = 60
 PREFIX: Final = 16
 
@@ -87,6 +91,7 @@ class Replay:
         self._loads = asyncio.Semaphore(LOADS_MAX)
         self._ends: OrderedDict[tuple[PartitionId, int], None] = OrderedDict()
         self._ahead: set[asyncio.Task[None]] = set()
+        self._doubted: OrderedDict[PartitionId, float] = OrderedDict()
 
     async def close(self) -> None:
         for task in self._ahead:
@@ -132,7 +137,32 @@ class Replay:
         return await self._again(partition, None, lambda table: self._times.newest(table, partition.number, offset))
 
     async def _again(self, partition: PartitionId, offset: int | None, ask: Callable[[Table], Awaitable[T]]) -> T:
-        """A file that is missing was removed by an expiry, if a newer snapshot does without it."""
+        """A file that is missing was removed by an expiry, if a newer snapshot does without it. What is damaged may be
+        what is kept in memory of a file that somebody has mended since: it is read anew, once in a while."""
+        try:
+            return await self._asked(partition, offset, ask)
+        except TableAltered:
+            raise
+        except Corrupt:
+            if not self._is_doubtful(partition):
+                raise
+        return await self._asked(partition, offset, ask)
+
+    def _is_doubtful(self, partition: PartitionId) -> bool:
+        """Whether it is time to forget what is known of a table's files; then it is forgotten."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._doubted.get(partition, float("-inf")) < DOUBT_S:
+            return False
+        self._doubted.pop(partition, None)
+        self._doubted[partition] = now_s
+        if len(self._doubted) > DOUBTED_MAX:
+            self._doubted.popitem(last=False)
+        known = self._snapshots.known(partition.topic_id)
+        if known is not None:
+            self._planner.forget(known, partition.number)
+        return True
+
+    async def _asked(self, partition: PartitionId, offset: int | None, ask: Callable[[Table], Awaitable[T]]) -> T:
         table = await (
             self._snapshots.newest(partition.topic_id)
             if offset is None

@@ -65,6 +65,11 @@ class Snapshots:
             assert known.table is not None
             return known.table
 
+    def known(self, topic_id: str) -> Table | None:
+        """As it was when somebody last looked."""
+        known = self._known.get(topic_id)
+        return None if known is None else known.table
+
     async def reaching(self, partition: PartitionId, offset: int) -> Table:
         """One that has all rows up to `offset` and beyond."""
         for age_ms in (LOOK_MS, 0):

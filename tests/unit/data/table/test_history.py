@@ -303,6 +303,41 @@ async def damaged(lake: Lake, key: str, step: int) -> int:
     return len(found)
 
 
+async def test_a_file_that_was_mended_is_served_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was kept of it in memory: a whole small file, a footer, what manifests list."""
+    monkeypatch.setattr(replay, "DOUBT_S", 0.02)
+    records = many(0, 30) + many(30, 2000, 400)
+    (small,) = await lake.move(records[:30])
+    (large,) = await lake.move(records[30:], group_bytes_max=200_000)
+    lists = [info.key async for page in lake.store.walk("tables") for info in page if info.key.endswith(".avro")]
+    for key in (lake.key(small.location), lake.key(large.location), *lists):
+        body = bytes(await lake.store.get(key))
+        told = 0
+        for at in (60, len(body) // 2, len(body) - 60, len(body) - 6):
+            await lake.history.close()
+            lake.history = TableHistory(lake.catalog, lake.store, 64 << 20)
+            await lake.store.put(key, [body[:at], bytes([body[at] ^ 0x55]), body[at + 1 :]])
+            try:
+                await lake.read_all()
+            except Corrupt:
+                told += 1
+            await lake.store.put(key, [body])
+            await asyncio.sleep(0.03)
+            assert await lake.read_all() == records, (key, at)
+        assert told > 1 or "snap-" in key, key
+
+
+async def test_a_damaged_file_is_not_read_anew_by_everybody(lake: Lake) -> None:
+    (file,) = await lake.move(many(0, 30))
+    body = bytes(await lake.store.get(lake.key(file.location)))
+    await lake.store.put(lake.key(file.location), [body[:60], bytes([body[60] ^ 0x55]), body[61:]])
+    reads = noted_reads(lake)
+    for _ in range(20):
+        with pytest.raises(Corrupt, match="restore"):
+            await lake.history.read(LOG, 0, 1 << 20)
+    assert len(reads) <= 2
+
+
 @pytest.mark.parametrize("size", [0, 3, 8, 100])
 async def test_a_file_that_was_cut_off(lake: Lake, size: int) -> None:
     (file,) = await lake.move(many(0, 30))
@@ -365,6 +400,14 @@ async def test_a_store_that_does_not_answer(lake: Lake) -> None:
 
 async def test_many_who_read_the_same_wait_for_one_read(lake: Lake) -> None:
     await lake.move(many(0, 2000, 200), group_bytes_max=1 << 20)
+    reads = noted_reads(lake)
+    found = await asyncio.gather(*(lake.history.read(LOG, offset, 1000) for offset in range(0, 2000, 20)))
+    assert all(past.batches for past in found)
+    assert len(reads) <= 2  # the footer, and the rows
+
+
+def noted_reads(lake: Lake) -> list[str]:
+    """What is read of data files, from now on."""
     reads: list[str] = []
     works = lake.store.get_ranges
 
@@ -373,9 +416,7 @@ async def test_many_who_read_the_same_wait_for_one_read(lake: Lake) -> None:
         return await works(key, spans)
 
     lake.store.get_ranges = noted  # type: ignore[method-assign]
-    found = await asyncio.gather(*(lake.history.read(LOG, offset, 1000) for offset in range(0, 2000, 20)))
-    assert all(past.batches for past in found)
-    assert len(reads) <= 2  # the footer, and the rows
+    return reads
 
 
 async def test_who_reads_on_finds_the_next_chunk_there(lake: Lake) -> None:
