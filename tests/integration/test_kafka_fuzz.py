@@ -220,7 +220,7 @@ async def fill(broker: BrokerProcess) -> None:
     ("attack", "grown_mib_max"),
     [
         (spoil_frames, 200),
-        (invent_frames, 300),
+        (invent_frames, 100),
         (lie_about_sizes, 200),
         (send_half_of_much, 1_000),  # of 980 sent; 512 are for all requests, and more while buffers grow
         (never_read, 400),

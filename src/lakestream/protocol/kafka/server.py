@@ -267,6 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._outlet is not None:
             self._outlet.close()
+            self._outlet = None  # each holds the other: the two would wait for the collector, with all that they hold
         for task in self._tasks:
             task.cancel()
         self._server.arriving_bytes -= self._room

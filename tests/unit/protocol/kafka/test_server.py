@@ -1,6 +1,8 @@
 """Connections: frames however they are cut, answers in order, and limits that hold for all of them together."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
@@ -137,3 +139,19 @@ async def test_a_client_that_stops_half_way_gives_up_its_room_when_others_need_i
             assert await answer(reader) == 2 * MiB
         with suppress(ConnectionResetError):
             assert await stalled.read(1) == b""
+
+
+async def test_a_connection_that_is_gone_does_not_wait_for_the_collector() -> None:
+    """Each holds a buffer, and the collector of a broker comes rarely: hundreds of megabytes would wait for it."""
+    gc.disable()
+    try:
+        async with serving(ServerSettings(), Echo()) as (server, port):
+            for data in (framed(b"whole"), b"\0\0", framed(bytes(MiB))[:-1], b"\xff" * 8):
+                async with connected(port) as (_, writer):
+                    writer.write(data)
+                    await asyncio.sleep(0.02)
+                    seen = [weakref.ref(connection) for connection in server.connections]
+                await asyncio.sleep(0.02)
+                assert [ref() for ref in seen if ref() is not None] == []
+    finally:
+        gc.enable()
