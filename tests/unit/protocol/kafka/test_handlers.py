@@ -560,6 +560,26 @@ async def test_a_large_produce_is_read(serving: Serving) -> None:
     assert (answer.error_code, answer.base_offset) == (0, 0)
 
 
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "code"), [(NOW - HOUR_MS - 1, 32), (NOW - HOUR_MS, 0), (-1, 0), (NOW + HOUR_MS + 1, 32)]
+)
+async def test_times_out_of_bounds_are_refused(serving: Serving, timestamp_ms: int, code: int) -> None:
+    """A record without a time, which is written as -1, has none that could be out of bounds."""
+    await serving.topic(message_timestamp_before_max_ms=str(HOUR_MS), message_timestamp_after_max_ms=str(HOUR_MS))
+    answer = await serving.send("t", make_batch([b"v"], timestamp_ms=timestamp_ms))
+    assert answer.error_code == code
+
+
+async def test_a_broker_whose_clock_is_wrong_does_not_judge_times(serving: Serving) -> None:
+    await serving.topic(message_timestamp_after_max_ms=str(HOUR_MS))
+    serving.services.log._skew.observe(NOW, NOW + 2 * HOUR_MS)
+    answer = await serving.send("t", make_batch([b"v"], timestamp_ms=NOW + 2 * HOUR_MS))
+    assert answer.error_code == 7, "one that clients try again"
+
+
 @pytest.mark.parametrize(("said", "left"), [({}, True), ({"lakestream.table.on.delete": "drop"}, False)])
 async def test_a_table_stays_or_goes_with_its_topic(serving: Serving, said: dict[str, str], left: bool) -> None:
     catalog = catalog_over(serving.world.metadata, serving.world.objects)

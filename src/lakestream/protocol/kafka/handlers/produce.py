@@ -32,6 +32,7 @@ from lakestream.protocol.kafka.setbacks import SETBACKS
 ZSTD = "zstd"
 ZSTD_FROM_VERSION = 7
 ACKS = (-1, 0, 1)
+NO_TIMESTAMP = -1
 
 Outcome: TypeAlias = "asyncio.Future[Appended] | LakestreamError"
 
@@ -114,7 +115,8 @@ def _placed_at_once(
     services: Services,
 ) -> Part:
     try:
-        batch = _checked(data.records, settings, call.version, services.clock.now_ms())
+        batch = _checked(data.records, settings, call.version)
+        _check_time(batch, settings, services.clock.now_ms(), services)
         outcome = services.log.place(partition, batch)
         return Part(topic, data.number, outcome, -1, services.log.start_known(partition))
     except LakestreamError as error:
@@ -125,7 +127,9 @@ async def _placed(topic: TopicData, data: PartitionData, call: Call, services: S
     try:
         partition, settings = await _found(topic, data.number, services)
         now_ms = services.clock.now_ms()
-        batch = _checked(data.records, settings, call.version, now_ms)
+        batch = _checked(data.records, settings, call.version)
+        if not settings.log_append_time:
+            _check_time(batch, settings, now_ms, services)
         if settings.compacted:
             await _check_keys(batch)
         if needs_rewriting(batch, settings):
@@ -148,7 +152,7 @@ def _place(topic: TopicData, data: PartitionData) -> setbacks.Place:
     return topic.topic_id or topic.name, data.number
 
 
-def _checked(records: memoryview | None, settings: TopicSettings, version: int, now_ms: int) -> RecordBatch:
+def _checked(records: memoryview | None, settings: TopicSettings, version: int) -> RecordBatch:
     try:
         batch = RecordBatch.parse(records or b"")
     except Corrupt as error:
@@ -165,8 +169,6 @@ def _checked(records: memoryview | None, settings: TopicSettings, version: int, 
         )
     if version < ZSTD_FROM_VERSION and batch.compression == ZSTD:
         raise KafkaError(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs produce version {ZSTD_FROM_VERSION} or newer")
-    if not settings.log_append_time:
-        _check_time(batch, settings, now_ms)
     return batch
 
 
@@ -180,11 +182,13 @@ async def _check_keys(batch: RecordBatch) -> None:
         raise InvalidRecord(numbers, f"{why}, and record {numbers[0]} of the batch has none")
 
 
-def _check_time(batch: RecordBatch, settings: TopicSettings, now_ms: int) -> None:
-    if batch.max_timestamp - now_ms > settings.timestamp_after_ms_max:
-        raise KafkaError(Code.INVALID_TIMESTAMP, f"timestamp {batch.max_timestamp} is too far in the future")
-    if now_ms - batch.base_timestamp > settings.timestamp_before_ms_max:
-        raise KafkaError(Code.INVALID_TIMESTAMP, f"timestamp {batch.base_timestamp} is too far in the past")
+def _check_time(batch: RecordBatch, settings: TopicSettings, now_ms: int, services: Services) -> None:
+    late = batch.max_timestamp - now_ms > settings.timestamp_after_ms_max
+    early = batch.base_timestamp != NO_TIMESTAMP and now_ms - batch.base_timestamp > settings.timestamp_before_ms_max
+    if late or early:
+        services.log.check_clock()  # it may be we who are wrong, and then the batch is welcome elsewhere, or later
+        way, timestamp = ("future", batch.max_timestamp) if late else ("past", batch.base_timestamp)
+        raise KafkaError(Code.INVALID_TIMESTAMP, f"timestamp {timestamp} is too far in the {way}")
 
 
 # ── wait, answer ─────────────────────────────────────────────────────────────────────────────────────────────────────
