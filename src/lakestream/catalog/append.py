@@ -135,7 +135,7 @@ class _Attempt:
         """Whoever hears that a commit was refused removes its files. So make sure that it was not an echo of our own,
         whose answer was lost and which others have followed already."""
         try:
-            now = await self._catalog.load_id(self._loaded.table_id)
+            now = await self._catalog.load_id(self._loaded.table_id, confirmed=True)
         except NoSuchTable:
             raise
         except LakestreamError as error:

@@ -83,9 +83,10 @@ class Catalog:
     async def load(self, name: TableName) -> LoadedTable:
         return await self._read(await self.pointers.find(name))
 
-    async def load_id(self, table_id: str) -> LoadedTable:
-        """By identity: a topic's table is found by the topic's id, whatever it is called now."""
-        return await self._read(await self.pointers.find_id(table_id))
+    async def load_id(self, table_id: str, *, confirmed: bool = False) -> LoadedTable:
+        """By identity: a topic's table is found by the topic's id, whatever it is called now. `confirmed`: as a node
+        has it that leads for certain; who takes its word that something is *not* in the table needs that."""
+        return await self._read(await self.pointers.find_id(table_id, confirmed=confirmed))
 
     async def exists(self, name: TableName) -> bool:
         try:

@@ -54,7 +54,7 @@ async def remove_orphans(
             following = page[-1].key
             break
     if old:
-        old -= await _named_keys(catalog, (await catalog.load_id(table_id)), listings)
+        old -= await _named_keys(catalog, await catalog.load_id(table_id, confirmed=True), listings)
     count = await removed(catalog, [catalog.locations.url_of(key) for key in sorted(old)])
     return Step(count, following)
 

@@ -22,18 +22,21 @@ from lakestream.pipeline.plan import Backlog, Spot
 log = logging.getLogger(__name__)
 
 FEED_RETRY_MS: Final = 200
+FULL_LOOK_S: Final = 30 * 60
+"""Between looks at all logs. What the feed tells is looked at, but by a read that may be older than what it tells."""
 SPOTS_MAX: Final = 200_000
 """Batches of one log that a round knows of: a log that is far behind is not read to its end before it is moved."""
 
 
 class ChangedLogs:
-    """Which logs may have something to move. All of them at the start, and whenever events were missed."""
+    """Which logs may have something to move. All of them at the start, when events were missed, and now and then."""
 
     def __init__(self, metadata: MetadataStore, topics: Topics) -> None:
         self._metadata = metadata
         self._topics = topics
         self._changed: set[PartitionId] = set()
         self._all = True
+        self._looked_s = float("-inf")
         self.news = asyncio.Event()
         """Set when a log grew."""
 
@@ -58,7 +61,9 @@ class ChangedLogs:
 
     async def take(self) -> set[PartitionId]:
         """Those that changed since the last time."""
-        every, self._all = self._all, False
+        now_s = asyncio.get_running_loop().time()
+        every = self._all or now_s - self._looked_s >= FULL_LOOK_S
+        self._all = False
         changed, self._changed = self._changed, set()
         self.news.clear()
         if every:
@@ -67,6 +72,7 @@ class ChangedLogs:
             except LakestreamError:
                 self._all, self._changed = True, self._changed | changed
                 raise
+            self._looked_s = now_s
             for topic in topics.values():
                 changed.update(PartitionId(topic.topic_id, number) for number in range(topic.partition_count))
         return changed

@@ -377,7 +377,7 @@ class Rounds:
         """Another driver has moved what starts there, and what we wanted to read is gone: nothing is wrong.
         Unavailable: nobody can tell now."""
         try:
-            table = await self._catalog.load_id(partition.topic_id)
+            table = await self._catalog.load_id(partition.topic_id, confirmed=True)
             if next_offsets(table.metadata).get(partition.number, 0) <= start:
                 return False
         except Unavailable:

@@ -12,11 +12,13 @@ from lakestream.catalog.catalog import LoadedTable
 from lakestream.catalog.errors import CommitUnknown
 from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import NEXT_OFFSETS
+from lakestream.catalog.pointers import Found
 from lakestream.catalog.updates import RemoveProperties, SetProperties
 from lakestream.data.log.log import Log
 from lakestream.errors import Unavailable
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
+from lakestream.pipeline import backlog
 from lakestream.pipeline import rounds as rounds_module
 from lakestream.pipeline.backlog import backlog_of
 from lakestream.pipeline.plan import Backlog, PlanSettings
@@ -351,7 +353,7 @@ async def test_nothing_is_called_damaged_while_nobody_knows_whether_another_driv
     await fill(log, partition, 0, 4)
     real = driving.catalog.load_id
 
-    async def nobody(table_id: str) -> LoadedTable:
+    async def nobody(table_id: str, *, confirmed: bool = False) -> LoadedTable:
         raise Unavailable("no answer")
 
     async def damaged(outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -541,6 +543,36 @@ async def test_a_driver_that_another_one_has_overtaken_goes_on_where_that_one_is
         assert (done.records, done.stuck) == (10, [])
     for partition in partitions:
         assert await one.rows(partition) == rows(0, 15)
+
+
+async def test_a_driver_that_an_old_leader_misleads_is_not_stuck(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told an old state of the table, while the log has gone on without what was moved since."""
+    (partition,) = await world.topic()
+    log, one, two = await world.broker(), await Driving.start(world), await Driving.start(world)
+    await fill(log, partition, 0, 5)
+    await one.rounds.run()
+    real, old = one.catalog.pointers.find_id, await one.catalog.pointers.find_id(partition.topic_id)
+    await fill(log, partition, 5, 10)
+    two.changed.look_again([partition])
+    await two.rounds.run()
+
+    async def deposed(table_id: str, *, confirmed: bool = False) -> Found:
+        return await real(table_id, confirmed=True) if confirmed else old
+
+    monkeypatch.setattr(one.catalog.pointers, "find_id", deposed)
+    await fill(log, partition, 10, 15)
+    one.changed.look_again([partition])
+    assert (await one.rounds.run()).stuck == []
+
+
+async def test_a_log_that_grew_unheard_is_found_after_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await driving.rounds.run()
+    await fill(log, partition, 0, 5)
+    assert (await driving.rounds.run()).records == 0
+    monkeypatch.setattr(backlog, "FULL_LOOK_S", 0)
+    assert (await driving.rounds.run()).records == 5
 
 
 async def test_files_are_written_as_the_table_asks(world: World) -> None:

@@ -171,7 +171,7 @@ class Replay:
         try:
             return await ask(table)
         except Missing as error:
-            newer = await self._snapshots.newest(partition.topic_id)
+            newer = await self._snapshots.newest(partition.topic_id, confirmed=True)
             if newer.manifest_list == table.manifest_list:
                 raise _missing(table, error) from error
         try:

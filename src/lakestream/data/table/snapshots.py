@@ -50,18 +50,19 @@ class Snapshots:
         self._run = run
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
-    async def newest(self, topic_id: str, age_ms: int = 0) -> Table:
-        """Not older than `age_ms`. Corrupt: the table is gone, or was changed in a way that cannot be followed."""
+    async def newest(self, topic_id: str, age_ms: int = 0, *, confirmed: bool = False) -> Table:
+        """Not older than `age_ms`. Corrupt: the table is gone, or was changed in a way that cannot be followed.
+        `confirmed`: from a node that leads for certain, before anybody is told that something is missing."""
         known = self._known.setdefault(topic_id, _Known())
         self._known.move_to_end(topic_id)
         if len(self._known) > TABLES_MAX:
             self._known.popitem(last=False)
         since_s = asyncio.get_running_loop().time() - age_ms / 1000
-        if known.table is not None and known.looked_s >= since_s:
+        if known.table is not None and known.looked_s >= since_s and not confirmed:
             return known.table
         async with known.lock:
-            if known.table is None or known.looked_s < since_s:  # nobody looked while we waited
-                await self._look(topic_id, known)
+            if known.table is None or known.looked_s < since_s or confirmed:  # nobody looked while we waited
+                await self._look(topic_id, known, confirmed)
             assert known.table is not None
             return known.table
 
@@ -72,8 +73,8 @@ class Snapshots:
 
     async def reaching(self, partition: PartitionId, offset: int) -> Table:
         """One that has all rows up to `offset` and beyond."""
-        for age_ms in (LOOK_MS, 0):
-            table = await self.newest(partition.topic_id, age_ms)
+        for age_ms, confirmed in ((LOOK_MS, False), (0, False), (0, True)):
+            table = await self.newest(partition.topic_id, age_ms, confirmed=confirmed)
             if table.next_offsets.get(partition.number, 0) > offset:
                 return table
         raise TableAltered(
@@ -82,14 +83,15 @@ class Snapshots:
             f" somebody set lakestream.next-offsets back"
         )
 
-    async def _look(self, topic_id: str, known: _Known) -> None:
+    async def _look(self, topic_id: str, known: _Known, confirmed: bool) -> None:
         begun_s = asyncio.get_running_loop().time()
         try:
-            loaded = await self._catalog.load_id(topic_id)
+            loaded = await self._catalog.load_id(topic_id, confirmed=confirmed)
         except NoSuchTable as error:
+            topic = await self._catalog.topics.find_id(topic_id)
             raise Corrupt(
-                f"the table of topic {topic_id} was dropped, and with it the records that had left the log:"
-                " register its newest metadata file again, or delete the topic"
+                f"the table of topic {topic.name if topic else topic_id} was dropped, and with it the records that had"
+                " left the log: register its newest metadata file again, or delete the topic"
             ) from error
         if known.table is None or known.table.location != loaded.metadata_location:
             known.table = await self._run(lambda: _table(loaded))

@@ -16,6 +16,7 @@ from pyroaring import BitMap
 from tests.unit.data.table.lakes import LOG, NOW_MS, Lake, many, rows_of
 from tests.unit.data.table.plain import LONG_MAX, Record
 
+from lakestream.catalog.pointers import Found
 from lakestream.catalog.shapes import schema_of
 from lakestream.catalog.updates import AddSchema, AddSpec, SetCurrentSchema, SetDefaultSpec
 from lakestream.data.table import deletes, replay
@@ -380,6 +381,20 @@ async def test_offsets_that_the_table_should_have_and_does_not(lake: Lake) -> No
     await lake.move(many(0, 10))
     with pytest.raises(Corrupt, match="up to offset 10 only, but offset 10 has left the log"):
         await lake.history.read(LOG, 10, 1 << 20)
+
+
+async def test_an_old_leader_does_not_make_records_missing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of the table is old: nobody is told that records are missing before another node was asked."""
+    pointers = lake.catalog.pointers
+    await lake.move(many(0, 10))
+    real, old = pointers.find_id, await pointers.find_id(LOG.topic_id)
+    await lake.move(many(10, 20))
+
+    async def deposed(table_id: str, *, confirmed: bool = False) -> Found:
+        return await real(table_id, confirmed=True) if confirmed else old
+
+    monkeypatch.setattr(pointers, "find_id", deposed)
+    assert (await lake.history.read(LOG, 15, 1 << 20)).offset_next == 20
 
 
 async def test_a_store_that_does_not_answer(lake: Lake) -> None:
