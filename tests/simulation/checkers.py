@@ -39,7 +39,8 @@ async def check_all(world: World) -> None:
     for broker in world.brokers:
         for partition in live:
             await check_readable(world, broker, partition)
-    await check_move(world, live)
+    check_moved(world, live)
+    await check_move(world)
     for partition in live:
         check_table(world, partition)
     for partition in live:
@@ -84,7 +85,15 @@ async def check_readable(world: World, broker: Host, partition: PartitionId) -> 
         offset = found.offset_next
 
 
-async def check_move(world: World, partitions: list[PartitionId]) -> None:
+def check_moved(world: World, live: list[PartitionId]) -> None:
+    """Whoever was at it all the time has moved everything by now, if he heard of it."""
+    weather = world.mood.weather
+    if world.mood.pipelines and world.mood.moves == 1.0 and (weather.events_made_up_s_max or not weather.event_lost):
+        for partition in live:
+            check_table(world, partition)
+
+
+async def check_move(world: World) -> None:
     """A pipeline that nobody disturbs moves all of it, and the sweeper leaves nothing behind."""
     world.pipelines.clear()
     hosts: list[Host] = []
@@ -102,7 +111,8 @@ async def check_move(world: World, partitions: list[PartitionId]) -> None:
             await machine.call(pipeline.sweep())
             await asyncio.sleep(pause_s)
         for _ in range(ROUNDS_MAX):
-            if await machine.call(pipeline.round()):
+            done = await machine.call(pipeline.round())
+            if not (done.moves or done.stuck or pipeline.changed.waiting):
                 break
             await asyncio.sleep(60.0)
         for pause_s in (8 * HOUR, 120.0, 0.0):

@@ -41,12 +41,16 @@ class Engine:
     async def run(self) -> None:
         """On its machine."""
         world = self.world
-        work = (self.rewrite, self.rewrite, self.delete, self.expire, self.forget_soon)
+        work = [self.rewrite, self.rewrite, self.expire, self.forget_soon]
+        if not world.mood.kafka:  # whose judge does not know of rows that go
+            work.append(self.delete)
         while not world.healed:
             await asyncio.sleep(spread(world.luck, 0.5, world.mood.move_s_max))
-            what, topic_id = world.luck.choice(work), world.any_partition().topic_id
+            if not (living := world.living()):
+                continue
+            what, partition = world.luck.choice(work), world.luck.choice(living)
             try:
-                await what(await self.catalog.load_id(topic_id))
+                await what(await self.catalog.load_id(partition.topic_id))
             except NoSuchTable:
                 continue  # nothing was moved yet
             except (Unavailable, CommitRefused, Missing) as error:

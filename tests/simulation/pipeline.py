@@ -11,13 +11,18 @@ from typing import Any
 from tests.simulation.tables import LOCATIONS, ROOT
 from tests.simulation.world import Host, World
 
+from lakestream.catalog.orphans import OrphanSettings
 from lakestream.clock import SeededIds
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Missing, Unavailable
 from lakestream.metadata.topics import Topics
 from lakestream.pipeline.backlog import ChangedLogs
 from lakestream.pipeline.job import LocalJob
+from lakestream.pipeline.maintenance.job import LocalRewrites
+from lakestream.pipeline.maintenance.maintain import Maintenance, MaintenanceSettings
+from lakestream.pipeline.maintenance.merging import MergeSettings
+from lakestream.pipeline.maintenance.work import Rewriting
 from lakestream.pipeline.plan import PlanSettings
-from lakestream.pipeline.rounds import Rounds
+from lakestream.pipeline.rounds import Round, Rounds
 from lakestream.pipeline.work import Work, WorkSettings
 from lakestream.testing.faults import spread
 
@@ -25,6 +30,14 @@ UNTIL_THE_END = 2**62
 
 PASSING = ("cannot answer", "no answer to", "try again", "did not answer")
 """What errors say that pass: of stores that cannot be reached."""
+
+MAINTENANCE = MaintenanceSettings(
+    look_ms=1_000,
+    idle_ms=60_000,
+    merge=MergeSettings(files_min=2, many=4, young_ms=1_000),
+    # Behind all that can be late or asleep: what nobody names by then nobody ever will.
+    orphans=OrphanSettings(age_ms=24 * 60 * 60 * 1000, every_ms=60 * 60 * 1000),
+)
 
 
 class Pipeline:
@@ -49,18 +62,25 @@ class Pipeline:
             settings or _drawn(world),
         )
 
+        rewriting = Rewriting(host.objects, LOCATIONS, SeededIds(luck))
+        self.maintenance = Maintenance(
+            host.catalog, topics, host.claims, LocalRewrites(rewriting), host.metadata.now_ms, MAINTENANCE
+        )
+
     async def run(self) -> None:
         """On its machine."""
         await self.start()
         luck = self.world.luck
         while not self.world.over:
             await asyncio.sleep(self._pause_s())
-            if luck.random() < self.world.mood.moves:
-                await self._try(self.round())
-                if luck.random() < 0.3:
-                    await self._try(self.trim_all())
-            else:
+            if luck.random() >= self.world.mood.moves:
                 await self._try(self.sweep())
+                continue
+            await self._try(self.rounds_on())
+            if luck.random() < 0.3:
+                await self._try(self.trim_all())
+            if luck.random() < 0.3:
+                await self._try(self.maintenance.maintain())
 
     async def start(self) -> None:
         await self.host.start()
@@ -89,8 +109,12 @@ class Pipeline:
         except LakestreamError as error:
             self.world.witness.accuse("known errors", f"pipeline: {error!r}")
 
-    async def round(self) -> bool:
-        """Whether there is nothing left to do now."""
+    async def rounds_on(self) -> None:
+        """As long as there is more than a round may take."""
+        while (await self.round()).left:
+            pass
+
+    async def round(self) -> Round:
         done = await self.rounds.run()
         self.world.tally["ranges moved"] += done.moves
         self.world.tally["records moved"] += done.records
@@ -98,11 +122,11 @@ class Pipeline:
             self.world.tally["topics stuck"] += 1
             if not any(said in stuck for said in (*PASSING, *self.world.damaged)):
                 self.world.witness.accuse("no false alarm", f"pipeline: {stuck}")
-        return not (done.moves or done.stuck or done.left or self.changed.waiting)
+        return done
 
     async def trim_all(self) -> None:
         """As far as it goes: no further than the table has it."""
-        for partition in self.world.partitions:
+        for partition in self.world.living():
             self.host.sweeper.note_dropped(await self.host.log.trim(partition, UNTIL_THE_END))
 
     async def sweep(self) -> None:

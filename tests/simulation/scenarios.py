@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.simulation.checkers import check_all
-from tests.simulation.foreign import Engine
 from tests.simulation.kafka import scenario as kafka
-from tests.simulation.pipeline import Pipeline
+from tests.simulation.lake import start_pipelines
 from tests.simulation.producers import IdempotentProducer, PlainProducer, TransactionalProducer
 from tests.simulation.readers import Reader
 from tests.simulation.witness import Violation
@@ -53,7 +52,7 @@ def _shorter(weather: Weather) -> Weather:
 KAFKA = Mood(
     name="",
     kafka=True,
-    pipelines=0,
+    move_s_max=20.0,
     transactional=0,
     plain=2,
     idempotent=3,
@@ -111,13 +110,18 @@ class Outcome:
 
 def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
     mood = luck.choice([mood for mood in MOODS if not names or mood.name in names])
+    weather = mood.weather
+    if weather.event_lost and not mood.kafka:
+        weather = replace(weather, events_made_up_s_max=luck.choice((None, 20.0)))
     return replace(
         mood,
+        weather=weather,
         brokers=luck.choice((2, 3, 3, 4)),
         partitions=luck.choice((1, 1, 2, 3)),
         deletes_topic=luck.random() < (0.4 if mood.kafka else 0.1),
         switches_profile=luck.random() < 0.25,
         latency=luck.choice((0.0, 0.3, 1.0)),
+        pipelines=luck.choice((0, 0, 1, 2)) if mood.kafka else mood.pipelines,
         engines=mood.engines or luck.choice((0, 0, 1, 2)),
         damages=0 if mood.kafka else luck.choice((0, 0, 0, 2)),
         restarts=luck.choice((0, 0, 3)),
@@ -160,10 +164,7 @@ async def _play(world: World) -> None:
     await _make_topics(world, "t", mood.partitions)
     for place in range(mood.brokers):
         world.start(world.brokers, place, "broker", Host.start)
-    for place in range(mood.pipelines):
-        world.start(world.pipelines, place, "pipeline", lambda host: Pipeline(world, host).run())
-    for place in range(mood.engines):
-        world.start(world.engines, place, "engine", lambda host: Engine(world, host).run())
+    start_pipelines(world)
     producers = [loop.create_task(work) for work in _producers(world)]
     others = [loop.create_task(work) for work in (*_readers(world), *_troubles(world))]
     await asyncio.wait(producers, timeout=spread(luck, 60.0, ACTIVE_S_MAX))

@@ -247,6 +247,10 @@ class World:
     def any_broker(self) -> Host:
         return self.luck.choice(self.brokers)
 
+    def living(self) -> list[PartitionId]:
+        """Of all topics that there are now."""
+        return [partition for named in self.witness.topics.values() for partition in named.topic.partitions()]
+
     def any_partition(self) -> PartitionId:
         return self.luck.choice(self.partitions)
 

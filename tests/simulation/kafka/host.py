@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from tests.simulation.world import CLOSE_S_MAX, Host, World
 
 from lakestream.broker import Sweeping
+from lakestream.catalog.topic_tables import topic_deleted
 from lakestream.clock import SeededIds
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.registration import Registration
@@ -87,7 +89,7 @@ class KafkaHost(Host):
             clock=self.clock,
             ids=ids,
             settings=BrokerSettings(default_partitions=self.world.mood.partitions),
-            drop_table=_no_table,
+            drop_table=partial(topic_deleted, self.catalog, drop=True),
         )
 
     async def restart(self) -> None:
@@ -130,7 +132,3 @@ class KafkaHost(Host):
     def _break_off(self) -> None:
         for wire in list(self.wires):
             wire.broken_off()
-
-
-async def _no_table(topic_id: str) -> None:
-    """Topics have no tables here that could be dropped."""

@@ -5,14 +5,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
-from tests.simulation.checkers import check_bounded, check_inspected, check_objects
+from tests.simulation.checkers import check_bounded, check_inspected, check_move, check_objects, check_table
 from tests.simulation.kafka.admin import Admin
 from tests.simulation.kafka.consumers import EARLIEST, LATEST, Consumer, fetched, listed
 from tests.simulation.kafka.host import KafkaHost
 from tests.simulation.kafka.judge import NONE, OUT_OF_RANGE, Fetched, Judge, Topic, Wanted, batches_of
 from tests.simulation.kafka.link import Link
 from tests.simulation.kafka.producers import IdempotentProducer, PlainProducer
-from tests.simulation.world import World
+from tests.simulation.lake import start_pipelines
+from tests.simulation.world import Host, World
 
 from lakestream.metadata import topics as records
 from lakestream.metadata.topics import Topics
@@ -38,6 +39,7 @@ async def play(world: World, troubles: list[Coroutine[Any, Any, None]]) -> None:
         await _make_topic(world, name, count)
     for place in range(mood.brokers):
         world.start(world.brokers, place, "broker", KafkaHost.start, KafkaHost)
+    start_pipelines(world)
     producers = [loop.create_task(work) for work in _producers(world, judge, sizes)]
     others = [loop.create_task(work) for work in (*_consumers(world, judge, sizes), *_admins(world, judge, sizes))]
     others += [loop.create_task(work) for work in (*troubles, _switch_profiles(world))]
@@ -113,16 +115,23 @@ async def _check_all(world: World, judge: Judge) -> None:
     await asyncio.sleep(max(QUIET_S, world.deposed_until - world.loop.now + 1.0))
     world.over = True
     check_objects(world)
-    await check_inspected(
-        world, [partition for named in world.witness.topics.values() for partition in named.topic.partitions()]
-    )
+    await check_inspected(world, world.living())
     for broker in world.brokers:
-        assert isinstance(broker, KafkaHost)
-        for name, named in world.witness.topics.items():
-            for partition in named.topic.partitions():
-                await _check_readable(world, judge, broker, Topic(name, named.topic.topic_id), partition.number)
+        await _check_all_readable(world, judge, broker)
+    if world.mood.pipelines:
+        await check_move(world)
+        for partition in world.living():
+            check_table(world, partition)
+        await _check_all_readable(world, judge, world.any_broker())
     check_bounded(world)
     _check_registered(world)
+
+
+async def _check_all_readable(world: World, judge: Judge, broker: Host) -> None:
+    assert isinstance(broker, KafkaHost)
+    for name, named in world.witness.topics.items():
+        for partition in named.topic.partitions():
+            await _check_readable(world, judge, broker, Topic(name, named.topic.topic_id), partition.number)
 
 
 async def _check_readable(world: World, judge: Judge, broker: KafkaHost, topic: Topic, number: int) -> None:
