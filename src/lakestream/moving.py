@@ -50,7 +50,7 @@ async def open_driver(
         if rewrites is not None:
             maintenance = Maintenance(catalog, node.topics, Claims(metadata), rewrites, metadata.now_ms)
         asked = AskedTopics(Asks(metadata), changed)
-        yield Driver(rounds, changed, asked, Reports(metadata), clock, options, maintenance)
+        yield Driver(rounds, changed, asked, Reports(metadata), clock, options, maintenance, ids.new()[:8])
 
 
 def _plan(options: PipelineOptions) -> PlanSettings:

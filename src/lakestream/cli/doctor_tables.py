@@ -39,6 +39,7 @@ HISTORY_BYTES: Final = 64 * MiB
 SILENT_MS: Final = 5 * 60 * 1000
 """A pipeline that has nothing to do says so every minute."""
 LAG_MS: Final = 60 * 1000
+TROUBLE_LASTS_MS: Final = 30 * 1000
 _PREFIX: Final = 16
 
 
@@ -81,7 +82,7 @@ class TableDoctor:
         for finding in self._heard(silent_ms):
             yield finding
         if report is not None:
-            for finding in _topics_reported(report, names):
+            for finding in _topics_reported(report, names, self._clock.now_ms()):
                 yield finding
         yield await _java(is_needed=bool(self._behind) and (silent_ms is None or silent_ms > SILENT_MS))
 
@@ -98,12 +99,20 @@ class TableDoctor:
             yield bad("pipeline", f"last heard of {_minutes(silent_ms)} ago, and {waiting}; {start}")
 
 
-def _topics_reported(report: PipelineReport, names: set[str]) -> Iterator[Finding]:
+def _topics_reported(report: PipelineReport, names: set[str], now_ms: int) -> Iterator[Finding]:
+    if report.trouble:
+        yield bad("pipeline", f"its last round failed: {report.trouble}; it is tried again all the time")
     for name, topic in sorted(report.topics.items()):
         if name not in names:
             continue
         if topic.stuck:
             yield bad("pipeline", f"topic {name} is stuck: {topic.stuck}; it goes on by itself when that is mended")
+        elif topic.trouble:
+            age_ms = now_ms - topic.trouble_ms
+            said = (
+                f"topic {name} is not moved for {age_ms // 1000:,} s: {topic.trouble}; it is tried again all the time"
+            )
+            yield bad("pipeline", said) if age_ms >= TROUBLE_LASTS_MS else note("pipeline", said)
         elif topic.lag_ms > LAG_MS:
             lag = f"{plural(topic.lag_records, 'record')}, the oldest {topic.lag_ms // 1000:,} s old"
             yield note("pipeline", f"topic {name} is behind by {lag}")

@@ -14,7 +14,7 @@
 | /catalog/namespaces/{levels}          | /catalog  | Namespace: properties                                         |
 | /catalog/names/{levels}/{name}        | /catalog  | which table has the name, unless the table says otherwise     |
 | /catalog/tables/{table id}            | /catalog  | Table: its name and its newest metadata file                  |
-| /pipeline/report                      | /pipeline | PipelineReport: how far behind tables are, and why            |
+| /pipeline/report/{driver}             | /pipeline | PipelineReport: how far behind tables are, and why            |
 | /pipeline/asked/{ask id}              | /pipeline | Ask: somebody waits until a table has these offsets           |
 | /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
 
@@ -35,7 +35,7 @@ BROKERS = Folder("/brokers", "/brokers")
 CLUSTER = Folder("/cluster", "/cluster")
 CLUSTER_ID = CLUSTER.key("id")
 PRODUCER_IDS = CLUSTER.key("producer_ids")
-PIPELINE_REPORT = Key("/pipeline/report", "/pipeline")
+PIPELINE_REPORTS = Folder("/pipeline/report", "/pipeline")
 ASKED = Folder("/pipeline/asked", "/pipeline")
 CATALOG = "/catalog"
 """One home for all of the catalog: a table is committed to every few seconds at most, and one scan finds them all."""

@@ -46,7 +46,9 @@ class Driver:
         clock: Clock,
         options: PipelineOptions,
         maintenance: Maintenance | None = None,
+        name: str = "pipeline",
     ) -> None:
+        """`name`: of its own among all that run, so that their reports are told apart."""
         self._maintenance = maintenance
         self._rounds = rounds
         self._changed = changed
@@ -54,7 +56,9 @@ class Driver:
         self._reports = reports
         self._clock = clock
         self._options = options
+        self._name = name
         self._reported_ms = 0
+        self._failing = ""
         self.on_round: Callable[[Round], None] = _say
         """Told what each round did."""
 
@@ -105,8 +109,11 @@ class Driver:
             done = await self._rounds.run(self._asked.take())
         except LakestreamError as error:
             log.warning("pipeline.round_failed error=%s", error)
+            self._failing = str(error)
+            await self._report(force=False)
             await asyncio.sleep(RETRY_MS / 1000)
             return False
+        self._failing = ""
         self.on_round(done)
         await self._report(force=bool(done.moves))
         return done.left
@@ -128,10 +135,12 @@ class Driver:
         now_ms = self._clock.now_ms()
         if not force and now_ms - self._reported_ms < REPORT_EVERY_MS:
             return
-        self._reported_ms = now_ms
+        is_first, self._reported_ms = not self._reported_ms, now_ms
         topics = {name: _reported(standing, now_ms) for name, standing in self._rounds.named_standings().items()}
         try:
-            await self._reports.put(PipelineReport(now_ms, topics))
+            if is_first:
+                await self._reports.remove_old(now_ms)
+            await self._reports.put(PipelineReport(now_ms, topics, self._failing, self._name))
         except LakestreamError as error:
             log.warning("pipeline.not_reported error=%s", error)
 
@@ -141,6 +150,8 @@ def _reported(standing: Standing, now_ms: int) -> TopicReport:
         lag_records=standing.lag_records,
         lag_ms=max(0, now_ms - standing.oldest_ms) if standing.oldest_ms else 0,
         stuck=standing.stuck,
+        trouble=standing.trouble,
+        trouble_ms=standing.trouble_ms if standing.trouble else 0,
         moved_ms=standing.moved_ms,
         files=standing.files,
         records=standing.records,
@@ -161,7 +172,7 @@ def _say(done: Round) -> None:
         done.tables,
         sum(done.seconds.values()),
         steps,
-        f" lag={done.lag_records} records" if done.lag_records else "",
+        f" lag={done.lag_records} records lag_seconds={done.lag_ms / 1000:.1f}" if done.lag_records else "",
     )
 
 
