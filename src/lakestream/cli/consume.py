@@ -4,6 +4,7 @@ By assignment: no group is joined, nothing is committed.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 from lakestream.cli import records
 from lakestream.cli.client import ANSWER_S_MAX, WORK_S_MAX, add_bootstrap, config_of, refusal, topic_of
 from lakestream.cli.records import Record
-from lakestream.errors import Rejected, Unavailable
+from lakestream.errors import Corrupt, Rejected, Unavailable
 
 POLL_S: Final = 0.2
 POLL_RECORDS: Final = 1_000
@@ -97,18 +98,18 @@ def _read(
     left = arguments.count
     while left != 0 and (ends is None or ends):
         found = consumer.consume(POLL_RECORDS if left is None else min(left, POLL_RECORDS), POLL_S)
-        messages = [message for message in found if not _is_news(message, ends)]
+        messages = [message for message in found if not _is_news(message, arguments.topic, ends)]
         if messages:
             yield messages
         if left is not None:
             left -= len(messages)
 
 
-def _is_news(message: Any, ends: dict[int, int] | None) -> bool:
+def _is_news(message: Any, topic: str, ends: dict[int, int] | None) -> bool:
     """Not a record but an end that was reached; an error is raised. Takes note of partitions that are done."""
     error = message.error()
     if error is not None and error.code() != KafkaError._PARTITION_EOF:
-        raise KafkaException(error)
+        raise _unreadable(error, topic, message.partition())
     if ends is not None:
         number = message.partition()
         if number not in ends:
@@ -116,6 +117,17 @@ def _is_news(message: Any, ends: dict[int, int] | None) -> bool:
         if error is not None or message.offset() + 1 >= ends[number]:
             del ends[number]
     return error is not None
+
+
+def _unreadable(error: KafkaError, topic: str, number: int) -> Exception:
+    """The protocol has no room for the reason: who knows it is named."""
+    if error.code() != KafkaError.INVALID_MSG:
+        return KafkaException(error)
+    where = re.search(r"at offset (\d+)", error.str())
+    return Corrupt(
+        f"topic {topic} partition {number} cannot be read{f' from offset {where[1]} on' if where else ''}: records are"
+        f" damaged or gone; lakestream doctor --topic {topic} and the broker's log say where"
+    )
 
 
 def _end(consumer: Consumer, topic: str, number: int) -> int:
@@ -130,7 +142,11 @@ def _starts(consumer: Consumer, topic: str, numbers: list[int], place: int | dat
         return [TopicPartition(topic, number, place) for number in numbers]
     time_ms = int(place.timestamp() * 1000)
     asked = [TopicPartition(topic, number, time_ms) for number in numbers]
-    return list(consumer.offsets_for_times(asked, timeout=WORK_S_MAX))  # the end, where nothing is so new
+    found = list(consumer.offsets_for_times(asked, timeout=WORK_S_MAX))  # the end, where nothing is so new
+    for one in found:
+        if one.error is not None:
+            raise _unreadable(one.error, topic, one.partition)
+    return found
 
 
 def _print(found: Iterable[list[Any]], arguments: argparse.Namespace) -> None:

@@ -116,7 +116,8 @@ class Retention:
         except Missing:
             return  # deleted meanwhile
         except LakestreamError as error:
-            log.warning("retention.failed partition=%s error=%s", partition, error)
+            name = self._view.name_of(partition.topic_id) or partition.topic_id
+            log.warning("retention.failed topic=%s partition=%d error=%s", name, partition.number, error)
 
     async def expire(self, partition: PartitionId) -> int:
         """Move the start as far as the topic's settings want it; returns where it is then."""

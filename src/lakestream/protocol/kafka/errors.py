@@ -85,5 +85,16 @@ def code_of(error: errors.LakestreamError) -> Code:
 
 def code_in_fetch(error: errors.LakestreamError) -> Code:
     """Consumers do not retry what producers retry: the Java one throws when a fetch is answered with a time-out. All of
-    them look for the leader anew, and come again, when they are told that it is another one."""
-    return Code.NOT_LEADER_OR_FOLLOWER if isinstance(error, errors.Unavailable) else code_of(error)
+    them look for the leader anew, and come again, when they are told that it is another one.
+
+    Of damaged records they must tell their user. On KAFKA_STORAGE_ERROR none does: librdkafka, Java and kafka-python
+    ask again in silence, the last two hundreds of times a second. On CORRUPT_MESSAGE Java and kafka-python raise,
+    librdkafka gives an error to the application twice a second, and aiokafka warns in its log.
+    """
+    if isinstance(error, errors.Unavailable):
+        return Code.NOT_LEADER_OR_FOLLOWER
+    return code_for_readers(error)
+
+
+def code_for_readers(error: errors.LakestreamError) -> Code:
+    return Code.CORRUPT_MESSAGE if isinstance(error, errors.Corrupt) else code_of(error)

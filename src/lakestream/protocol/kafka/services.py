@@ -1,7 +1,7 @@
 """What handlers work with: the parts of a broker that a request may need."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lakestream.clock import Clock, Ids
 from lakestream.coordination.cluster import ClusterView
@@ -10,6 +10,7 @@ from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
 from lakestream.metadata.topics import Topics
+from lakestream.protocol.kafka.unreadable import Unreadable
 from lakestream.settings import Profile
 
 
@@ -36,6 +37,10 @@ class Services:
     settings: BrokerSettings
     drop_table: Callable[[str], Awaitable[None]]
     """Of the topic with this id, and its files."""
+    unreadable: Unreadable = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unreadable", Unreadable(self.view.name_of, self.clock))
 
     @property
     def me(self) -> Broker:

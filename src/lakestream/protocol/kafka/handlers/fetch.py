@@ -60,15 +60,21 @@ async def fetch(call: Call, services: Services) -> list[Piece]:
         parts = [part for topic in found for part in topic.parts]
         left_ms = max(0, int((deadline - loop.time()) * 1000))
         enough = sum(part.size for part in parts) >= call.body.min_bytes
-        if enough or (looked and not left_ms) or any(part.error or part.preferred != NO_REPLICA for part in parts):
+        if enough or (looked and not left_ms) or any(map(_is_answer, parts)):
             return written(call.request, found, Code.NONE)
         try:
             await services.log.wait_any(
-                [(part.partition, part.bounds.end) for part in parts if part.partition], left_ms
+                [(part.partition, part.bounds.end) for part in parts if part.partition and not part.error], left_ms
             )
         except LakestreamError:
             certain = True  # the next read says what is wrong, and where
         looked = True
+
+
+def _is_answer(part: Found) -> bool:
+    """Nothing to wait for. Of damaged records a client is told when its own time to wait is over: some would ask again
+    at once, thousands of times a second."""
+    return (part.error != Code.NONE and part.error != Code.CORRUPT_MESSAGE) or part.preferred != NO_REPLICA
 
 
 async def _resolved(topic: Any, services: Services) -> Topic:
@@ -172,6 +178,7 @@ async def _read_one(wanted: Wanted, room: int, call: Call, services: Services) -
 async def _refused(wanted: Wanted, error: LakestreamError, services: Services) -> Found:
     """A reader outside the log is told where its ends are, unless the log is gone by now."""
     bounds = NO_BOUNDS
+    services.unreadable.note(wanted.partition, wanted.offset, error)
     if isinstance(error, OutOfRange):
         try:
             bounds = await services.log.bounds(wanted.partition)

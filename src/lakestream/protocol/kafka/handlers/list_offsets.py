@@ -14,7 +14,7 @@ from lakestream.data.log.times import At
 from lakestream.errors import LakestreamError
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
-from lakestream.protocol.kafka.errors import Code, code_of
+from lakestream.protocol.kafka.errors import Code, code_for_readers
 from lakestream.protocol.kafka.parallel import answers
 from lakestream.protocol.kafka.services import Services
 
@@ -37,11 +37,15 @@ async def list_offsets(call: Call, services: Services) -> Body:
 
 
 async def _answer(name: str, wanted: Any, call: Call, services: Services) -> dict[str, Any]:
+    partition = None
     try:
         partition = await services.view.partition(name, wanted.partition_index)
         found = await _found(partition, wanted.timestamp, call.get("isolation_level", 0), services)
     except LakestreamError as error:
-        return {"partition_index": wanted.partition_index, "error_code": code_of(error), "timestamp": -1, "offset": -1}
+        if partition is not None:
+            services.unreadable.note(partition, -1, error)
+        code = code_for_readers(error)
+        return {"partition_index": wanted.partition_index, "error_code": code, "timestamp": -1, "offset": -1}
     return {
         "partition_index": wanted.partition_index,
         "error_code": Code.NONE,
