@@ -53,6 +53,10 @@ KAFKA_BYTES_OUT = Metric(
     "kafka_response_bytes", Kind.COUNTER, "Bytes of answers; Fetch: what was fetched", ("request",)
 )
 
+KAFKA_UNREADABLE = Metric(
+    "kafka_unreadable", Kind.COUNTER, "Reads of records that are damaged or gone; the log says which file", ("topic",)
+)
+
 LOG_APPENDED_BYTES = Metric("log_appended_bytes", Kind.COUNTER, "Bytes of record batches that got their offsets")
 LOG_APPENDED_BATCHES = Metric("log_appended_batches", Kind.COUNTER, "Record batches that got their offsets")
 LOG_APPENDED_RECORDS = Metric("log_appended_records", Kind.COUNTER, "Records that got their offsets")
