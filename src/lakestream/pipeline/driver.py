@@ -164,7 +164,7 @@ def _say(done: Round) -> None:
         return
     steps = " ".join(f"{step}={seconds:.2f}" for step, seconds in done.seconds.items() if seconds >= 0.005)
     log.info(
-        "pipeline.moved ranges=%d records=%d bytes=%d files=%d tables=%d seconds=%.2f (%s)%s",
+        "pipeline.moved ranges=%d records=%d bytes=%d files=%d tables=%d seconds=%.2f (%s) lag=%d lag_seconds=%.1f",
         done.moves,
         done.records,
         done.bytes,
@@ -172,7 +172,8 @@ def _say(done: Round) -> None:
         done.tables,
         sum(done.seconds.values()),
         steps,
-        f" lag={done.lag_records} records lag_seconds={done.lag_ms / 1000:.1f}" if done.lag_records else "",
+        done.lag_records,
+        done.lag_ms / 1000,
     )
 
 
@@ -183,5 +184,6 @@ def _add(total: Round, done: Round) -> None:
     total.files += done.files
     total.tables = max(total.tables, done.tables)
     total.stuck = done.stuck
+    total.lag_records, total.lag_ms = done.lag_records, done.lag_ms
     for step, seconds in done.seconds.items():
         total.seconds[step] = total.seconds.get(step, 0.0) + seconds
