@@ -154,8 +154,8 @@ class Catalog:
         if any(isinstance(one, AssertCreate) for one in requirements) and isinstance(table, TableName):
             return await self._commit_new(table, requirements, updates)
         for _ in range(COMMIT_TRIES_MAX):
-            found = await self.pointers.find_either(table)
-            if (committed := await self._try_commit(found, requirements, updates)) is not None:
+            found, base = await self._base(await self.pointers.find_either(table))
+            if (committed := await self._try_commit(found, base, requirements, updates)) is not None:
                 return committed
         raise CommitRefused(f"table {table} changes all the time: try again")
 
@@ -163,12 +163,11 @@ class Catalog:
         """Commit what `updates_for` makes of the very metadata that it is committed to, asked again after every commit
         of others. None: there is nothing to change. Whatever it raises ends this. Else as `commit`."""
         for _ in range(COMMIT_TRIES_MAX):
-            found = await self.pointers.find_id(table_id)
-            base = await self._files.read(found.table.metadata_location)
+            found, base = await self._base(await self.pointers.find_id(table_id))
             updates = updates_for(base.content)
             if not updates:
                 return _loaded(found, base)
-            if (committed := await self._try_commit(found, [], updates)) is not None:
+            if (committed := await self._try_commit(found, base, [], updates)) is not None:
                 return committed
         raise CommitRefused(f"table {table_id} changes all the time: try again")
 
@@ -233,14 +232,19 @@ class Catalog:
         return applied(None, made, self.clock.now_ms())
 
     async def _read(self, found: Found) -> LoadedTable:
-        try:
-            return _loaded(found, await self._files.read(found.table.metadata_location))
-        except Corrupt:
-            # Moved on or dropped meanwhile, with the old file removed? Then it is not damaged.
-            again = await self.pointers.find_id(found.table_id, confirmed=True)
-            if again.version == found.version:
-                raise
-            return _loaded(again, await self._files.read(again.table.metadata_location))
+        return _loaded(*await self._base(found))
+
+    async def _base(self, found: Found) -> tuple[Found, MetadataFile]:
+        """The metadata file that it points at; or a newer one, where others went on and removed that meanwhile."""
+        for _ in range(COMMIT_TRIES_MAX):
+            try:
+                return found, await self._files.read(found.table.metadata_location)
+            except Corrupt:
+                again = await self.pointers.find_id(found.table_id, confirmed=True)
+                if again.version == found.version:
+                    raise
+                found = again
+        raise Unavailable(f"table {found.table.full_name} changes all the time: try again")
 
     async def _commit_new(
         self, name: TableName, requirements: Sequence[Requirement], updates: Sequence[Update]
@@ -269,10 +273,9 @@ class Catalog:
         return _loaded(found, file)
 
     async def _try_commit(
-        self, found: Found, requirements: Sequence[Requirement], updates: Sequence[Update]
+        self, found: Found, base: MetadataFile, requirements: Sequence[Requirement], updates: Sequence[Update]
     ) -> LoadedTable | None:
         """None: another commit went by; look again whether this one still fits."""
-        base = await self._files.read(found.table.metadata_location)
         check_requirements(requirements, base.content)
         updates = await self._with_checked_location(updates, found.table)
         # Never dated before what is there: this machine's clock may be behind that of the one who made it.

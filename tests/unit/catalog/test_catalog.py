@@ -15,6 +15,7 @@ from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableExists
 from lakestream.catalog.names import DEFAULT_NAMESPACE, TableName, check_table_name
 from lakestream.catalog.pointers import Found
+from lakestream.catalog.pointers import Found
 from lakestream.catalog.purge import Purging
 from lakestream.catalog.requirements import AssertCreate, AssertRefSnapshotId, AssertTableUuid
 from lakestream.clock import SystemClock
@@ -259,6 +260,25 @@ async def test_old_metadata_files_go_where_that_is_asked(catalog: Catalog, objec
     assert len(await files(objects)) == 3
     await catalog.commit(NAME, [], [u.RemoveProperties(["write.metadata.delete-after-commit.enabled"])])
     assert len(await files(objects)) == 4
+
+
+async def test_who_looked_before_an_old_metadata_file_went_commits_to_the_new_one(
+    server: MemoryServer, objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+    one, two = (catalog_over(server.client(), objects, seed) for seed in (1, 2))
+    await one.start()
+    table_id = (await one.create(NAME, SCHEMA, properties=properties)).table_id
+    real, old = two.pointers.find_id, await two.pointers.find_id(table_id)
+    for number in range(3):
+        await one.commit(NAME, [], [u.SetProperties({"n": str(number)})])
+
+    async def before(table_id: str, *, confirmed: bool = False) -> Found:
+        return await real(table_id, confirmed=True) if confirmed else old
+
+    monkeypatch.setattr(two.pointers, "find_id", before)
+    changed = await two.commit(table_id, [], [u.SetProperties({"m": "1"})])
+    assert (changed.metadata["properties"]["n"], changed.metadata["properties"]["m"]) == ("2", "1")
 
 
 async def test_gzip(catalog: Catalog, objects: MemoryStore) -> None:
