@@ -28,7 +28,7 @@ from lakestream.data.log.sweeper import Sweeper
 from lakestream.errors import LakestreamError, Missing, Unavailable
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.lag import Lag, lag_of
-from lakestream.metadata.topics import Topic, Topics
+from lakestream.metadata.topics import NamedTopic, Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline import plan
 from lakestream.pipeline.backlog import ChangedLogs, backlog_of
@@ -52,12 +52,6 @@ class Job(Protocol):
     async def run(self, moves: Sequence[Move]) -> list[Outcome]:
         """Make files of each; the outcomes in the same order."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTopic:
-    name: str
-    topic: Topic
 
 
 @dataclass(slots=True)
@@ -332,6 +326,8 @@ class Rounds:
             except TableAltered as error:
                 self._stop(topic_id, str(error))
             except LakestreamError as error:
+                if isinstance(error, NoSuchTable):
+                    await self._remove(good)  # dropped meanwhile: nobody looks for orphans where no table is
                 self._tables.pop(topic_id, None)
                 self._changed.look_again(one.move.partition for one in good)
                 log.warning("pipeline.not_committed topic=%s error=%s", self._name(topic_id), error)

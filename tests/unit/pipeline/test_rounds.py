@@ -401,6 +401,21 @@ async def test_a_table_that_was_dropped_is_not_begun_anew(world: World) -> None:
     assert "was dropped" in done.stuck[0]
 
 
+async def test_files_for_a_table_that_was_dropped_meanwhile_are_removed(world: World) -> None:
+    (partition,) = await world.topic()
+    log, driving = await world.broker(), await Driving.start(world)
+    await fill(log, partition, 0, 3)
+
+    async def dropped(outcomes: Sequence[Outcome]) -> list[Outcome]:
+        await driving.catalog.drop(partition.topic_id, purge=True)
+        return list(outcomes)
+
+    driving.job.instead.append(dropped)
+    await driving.rounds.run()
+    keys = [info.key async for page in world.objects.walk("") for info in page]
+    assert [key for key in keys if key.endswith(".parquet")] == []
+
+
 async def test_a_dropped_table_that_is_registered_again_goes_on(world: World) -> None:
     (partition,) = await world.topic()
     log, driving = await world.broker(), await Driving.start(world)
