@@ -15,7 +15,6 @@ from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableExists
 from lakestream.catalog.names import DEFAULT_NAMESPACE, TableName, check_table_name
 from lakestream.catalog.pointers import Found
-from lakestream.catalog.pointers import Found
 from lakestream.catalog.purge import Purging
 from lakestream.catalog.requirements import AssertCreate, AssertRefSnapshotId, AssertTableUuid
 from lakestream.clock import SystemClock
