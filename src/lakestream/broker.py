@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lakestream.addresses import cannot_listen, parse_address, shown_address
+from lakestream.catalog.purge import Purging
 from lakestream.catalog.topic_tables import topic_deleted
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
@@ -38,6 +39,7 @@ class RunningBroker:
     server: KafkaServer
     counts: RequestCounts
     registration: Registration
+    purging: Purging
     kafka: str
     """Where it listens."""
 
@@ -61,7 +63,10 @@ async def open_broker(
         registration = Registration(node.stores.metadata, _advertised(settings, host, port))
         opened.push_async_callback(registration.close)
         await registration.start()
-        services = await _services(node, view, registration, settings, clock, ids)
+        purging = Purging(node.catalog, node.stores.metadata, node.stores.objects)
+        purging.start()
+        opened.push_async_callback(purging.close)
+        services = await _services(node, view, registration, purging, settings, clock, ids)
         retention = Retention(
             node.log, view, lambda: registration.broker.node_id, clock, services.settings.retention_round_ms
         )
@@ -80,12 +85,19 @@ async def open_broker(
             server=server,
             counts=dispatcher.counts,
             registration=registration,
+            purging=purging,
             kafka=shown_address(host, port),
         )
 
 
 async def _services(
-    node: Node, view: ClusterView, registration: Registration, settings: Settings, clock: Clock, ids: Ids
+    node: Node,
+    view: ClusterView,
+    registration: Registration,
+    purging: Purging,
+    settings: Settings,
+    clock: Clock,
+    ids: Ids,
 ) -> Services:
     metadata = node.stores.metadata
     await view.look_at_brokers()
@@ -105,8 +117,13 @@ async def _services(
             auto_create_topics=settings.auto_create_topics,
             profiles=frozenset(Profile if settings.segments_dir is not None else [Profile.COST]),
         ),
-        drop_table=partial(topic_deleted, node.catalog, drop=True),
+        drop_table=partial(_drop_table, node, purging),
     )
+
+
+async def _drop_table(node: Node, purging: Purging, topic_id: str) -> None:
+    await topic_deleted(node.catalog, topic_id, drop=True)
+    purging.ask()
 
 
 async def _warm(node: Node) -> None:

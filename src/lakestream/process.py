@@ -11,7 +11,6 @@ from lakestream.board import Board
 from lakestream.broker import RunningBroker, open_broker
 from lakestream.catalog.client_settings import client_settings
 from lakestream.catalog.opening import open_catalog
-from lakestream.catalog.purge import Purging
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.coordination.freshness import Freshness
 from lakestream.errors import Missing, Unavailable
@@ -58,15 +57,13 @@ async def _open_iceberg(broker: RunningBroker, settings: Settings) -> AsyncItera
     stores = broker.node.stores
     catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, SystemClock(), RandomIds())
     await catalog.start()
-    purging = Purging(catalog, stores.metadata, stores.objects)
-    purging.start()
     clock, ids = SystemClock(), RandomIds()
     freshness = Freshness(stores.metadata, broker.node.log, catalog, broker.services.view, clock, ids)
+    settings_told = client_settings(catalog.locations.scheme, os.environ)
     try:
-        yield IcebergRest(catalog, client_settings(catalog.locations.scheme, os.environ), purging.ask, freshness.wait)
+        yield IcebergRest(catalog, settings_told, broker.purging.ask, freshness.wait)
     finally:
         freshness.close()
-        await purging.close()
 
 
 def _health(broker: RunningBroker) -> Health:

@@ -5,12 +5,14 @@ The pipeline runs here, beside the brokers, without Spark: the same steps, one p
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tests.integration.engines import pyiceberg_of
-from tests.integration.kafka_clients import CLIENTS, Client, Record
+from tests.integration.kafka_clients import CLIENTS, Client, Confluent, Record
 from tests.integration.programs import cluster_of
 
 from lakestream.moving import open_driver
@@ -18,7 +20,7 @@ from lakestream.pipeline.driver import PipelineOptions
 from lakestream.pipeline.job import LocalJob, WorkSettings
 from lakestream.pipeline.work import open_work
 from lakestream.settings import Settings
-from lakestream.testing.brokers import Brokers
+from lakestream.testing.brokers import Brokers, running_brokers
 
 NOW_MS = 1_700_000_000_000
 SEEN_S = 1.5
@@ -103,6 +105,23 @@ def test_deleted_rows_are_gaps(cluster: Brokers, client: Client) -> None:
     follower = waiting(client, topic)
     client.produce(topic, made(300, 305))
     assert follower.result(60) == at_offsets(made(300, 305), 300)
+
+
+@pytest.mark.parametrize("http", ["127.0.0.1:0", "off"])
+def test_a_table_that_goes_with_its_topic_is_gone_with_its_files(http: str, tmp_path: Path) -> None:
+    """Soon, and also where no broker serves HTTP."""
+    with running_brokers(tmp_path, options=["--http", http]) as cluster:
+        client = Confluent(cluster.bootstrap)
+        client.create_topic("orders", configs={"lakestream.table.on.delete": "drop"})
+        client.produce("orders", made(0, 10))
+        move(cluster)
+        tables = tmp_path / "bucket" / "tables"
+        assert list(tables.rglob("*.parquet"))
+        client.delete_topic("orders")
+        until = time.monotonic() + 20
+        while [path for path in tables.rglob("*") if path.is_file()] and time.monotonic() < until:
+            time.sleep(0.1)
+        assert [path for path in tables.rglob("*") if path.is_file()] == []
 
 
 def waiting(client: Client, topic: str) -> "Future[list[Record]]":

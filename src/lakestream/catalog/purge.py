@@ -1,7 +1,7 @@
 """Removes the files of tables that were dropped with `purge`, in the background and page by page.
 
 The table's record, marked as purged, is the job: it stays until the last file is gone, so a crash loses nothing and
-several processes may work on it at once. What another table's folder overlaps with is left alone.
+several processes may work on it at once: every broker does. What another table's folder overlaps with is left alone.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 10 * 60
 """Between looks for what others left; a drop of our own is seen to at once."""
+RETRY_S: Final = 15
+"""After a store that did not answer."""
 
 
 class Purging:
@@ -55,13 +57,15 @@ class Purging:
 
     async def _run(self) -> None:
         while True:
+            wait_s = LOOK_S
             try:
                 await self.purge()
                 await self._catalog.pointers.tidy(await self._store.now_ms())
             except LakestreamError as error:
                 log.warning("catalog.not_purged error=%s", error)
+                wait_s = RETRY_S
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(wait_s):
                     await self._asked.wait()
             except TimeoutError:
                 continue
