@@ -40,6 +40,15 @@ class Draft(NamedTuple):
     trial: Trial
 
     @property
+    def openings(self) -> list[tuple[Placed, BatchInfo]]:
+        """Batches with which a transaction begins here."""
+        if not self.trial.openings or self.claim is None:
+            return []
+        began = {id(batch) for batch in self.trial.openings}
+        pairs = zip(self.accepted, self.claim.batches, strict=True)
+        return [(item, batch) for item, batch in pairs if id(batch) in began]
+
+    @property
     def needs_confirming(self) -> bool:
         refusals = sum(isinstance(verdict, LakestreamError) for _, verdict in self.others)
         return rules.needs_confirming(refusals, len(self.accepted))
@@ -190,7 +199,7 @@ class Claimer:
             for lane in lanes:
                 view = self._views.known(lane.partition)
                 draft = None if view is None else self.draft(lane, view)
-                if view is None or draft is None or draft.claim is None:
+                if view is None or draft is None or draft.claim is None or draft.trial.openings:
                     self._go_alone(lane, None, None)
                 else:
                     drafts.append((lane, view, draft, draft.claim))
@@ -213,7 +222,7 @@ class Claimer:
         batches: list[BatchInfo] = []
         others: list[tuple[Placed, Duplicate | LakestreamError]] = []
         for item, batch in zip(extent.items, extent.batches, strict=True):
-            verdict = (lane.failure_of(item, trial) if lane.failures else None) or trial.judge(batch)
+            verdict = item.refusal or (lane.failure_of(item, trial) if lane.failures else None) or trial.judge(batch)
             if isinstance(verdict, Accepted):
                 accepted.append(item)
                 batches.append(batch)

@@ -292,6 +292,8 @@ class Trial:
         """Producers after the accepted batches, least recently active first."""
         self.is_plain = True
         """No transaction is touched."""
+        self.openings: list[BatchInfo] = []
+        """Accepted batches with which a transaction begins in this log."""
 
     def holds_for(self, fold: Fold) -> bool:
         """A fold changes only by moving on: at the same offset it is as it was when it was tried."""
@@ -307,7 +309,10 @@ class Trial:
         if verdict is ACCEPTED:
             self.changed.pop(batch.producer_id, None)
             self.changed[batch.producer_id] = advanced(producer, batch, self.offset, self._appended_ms)
-            self.is_plain = self.is_plain and batch.kind is Kind.PLAIN
+            if batch.kind is not Kind.PLAIN:
+                self.is_plain = False
+                if batch.kind is Kind.TRANSACTIONAL and (producer is None or not producer.in_transaction):
+                    self.openings.append(batch)
             self.offset += batch.record_count
         return verdict
 

@@ -83,6 +83,11 @@ def sequence_follows(sequence_first: int, sequence_last: int) -> bool:
     return sequence_first == (sequence_last + 1) % SEQUENCE_END
 
 
+def opens_at(offset_asked: int, offset_now: int) -> bool:
+    """A transaction may begin where it was asked whether it goes on, and nowhere later: a marker may lie between."""
+    return offset_asked == offset_now
+
+
 def may_sweep(*, pinned: int, unclaimed: int, sealed: bool, age_ms: int) -> bool:
     """Bytes go when every range in them was claimed and has left the chain. A range that nobody claimed may still be
     claimed, and a segment that was not sealed may still grow, until so late that a claim no longer counts."""

@@ -7,14 +7,15 @@ is looked at, and only what is seen there is believed.
 import asyncio
 from collections.abc import Callable, Coroutine
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lakestream.data.log import rules
 from lakestream.data.log.claimer import Answer, Claimer, Draft, Lane, uncertain
 from lakestream.data.log.view import View, Views
 from lakestream.data.wal.buffer import Extent
-from lakestream.errors import Conflict, Missing, Unavailable
-from lakestream.metadata.claims import Claim, Claimed, Claims
+from lakestream.errors import Conflict, LakestreamError, Missing, Unavailable
+from lakestream.metadata.claims import BatchInfo, Claim, Claimed, Claims
+from lakestream.model import PartitionId
 
 
 class Fate(Enum):
@@ -31,12 +32,18 @@ class Outcome(NamedTuple):
     created_ms: int = 0
 
 
+MayOpen: TypeAlias = Callable[[PartitionId, BatchInfo], Coroutine[None, None, LakestreamError | None]]
+"""Asks those who know of transactions whether one is going on now, with this log in it; else why not. Unavailable is
+raised: they cannot tell now."""
+
+
 class Struggles:
     def __init__(
         self,
         claims: Claims,
         views: Views,
         store_again: Callable[[Extent], Coroutine[None, None, None]],
+        may_open: MayOpen,
         *,
         timeout_ms: int,
         retry_interval_ms: int,
@@ -44,6 +51,7 @@ class Struggles:
         self._claims = claims
         self._views = views
         self._store_again = store_again
+        self._may_open = may_open
         self._timeout_ms = timeout_ms
         self._retry_interval_ms = retry_interval_ms
 
@@ -56,7 +64,7 @@ class Struggles:
                 f"the batch is not stored; those before it in its log had no clear answer for"
                 f" {self._timeout_ms / 1000:g} s"
             )
-        struggle = _Struggle(self._claims, self._views, self._store_again, claimer, lane, tried, answer)
+        struggle = _Struggle(self._claims, self._views, self._store_again, self._may_open, claimer, lane, tried, answer)
         try:
             async with asyncio.timeout_at(deadline_s):
                 while not await struggle.step():
@@ -71,6 +79,7 @@ class _Struggle:
         claims: Claims,
         views: Views,
         store_again: Callable[[Extent], Coroutine[None, None, None]],
+        may_open: MayOpen,
         claimer: Claimer,
         lane: Lane,
         tried: Draft | None,
@@ -79,6 +88,7 @@ class _Struggle:
         self._claims = claims
         self._views = views
         self._store_again = store_again
+        self._may_open = may_open
         self._claimer = claimer
         self._lane = lane
         self._extent = lane.queue[0]
@@ -167,11 +177,21 @@ class _Struggle:
 
     async def _draft(self, view: View) -> Draft:
         """A refusal comes only from a view that was read after the batch arrived, on a node that leads."""
-        draft = self._claimer.draft(self._lane, view)
-        if draft.needs_confirming:
-            await self._views.refresh(view, confirmed=True)
+        while True:
             draft = self._claimer.draft(self._lane, view)
-        return draft
+            if draft.needs_confirming:
+                await self._views.refresh(view, confirmed=True)
+                draft = self._claimer.draft(self._lane, view)
+            offset = view.offset_end
+            if await self._may_begin(draft) and rules.opens_at(offset, view.offset_end):
+                return draft
+
+    async def _may_begin(self, draft: Draft) -> bool:
+        """Whether all transactions that begin with this draft are going on. Asked after the view reached its end: the
+        marker that ends one is appended later, so it comes behind the batch, or takes its place and refuses it."""
+        for item, batch in draft.openings:
+            item.refusal = await self._may_open(self._lane.partition, batch)
+        return not any(item.refusal for item in draft.accepted)
 
     async def _log_is_gone(self, claim: Claim) -> None:
         """The topic was deleted. Its id never comes back, so the claim that nobody will ever look at can go."""

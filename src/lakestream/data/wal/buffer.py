@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lakestream.batch import CONTROL, TRANSACTIONAL, RecordBatch, is_commit
 from lakestream.data.wal.format import Part
+from lakestream.errors import LakestreamError
 from lakestream.metadata.claims import BatchInfo, Kind, Medium
 from lakestream.model import PartitionId
 
@@ -25,7 +26,7 @@ class Appended(NamedTuple):
 class Placed:
     """A batch that waits for its offsets."""
 
-    __slots__ = ("answer", "batch", "kind", "number", "transaction")
+    __slots__ = ("answer", "batch", "kind", "number", "refusal", "transaction")
 
     def __init__(self, batch: RecordBatch, transaction: int, number: int, answer: "asyncio.Future[Appended]") -> None:
         self.batch = batch
@@ -34,6 +35,8 @@ class Placed:
         self.number = number
         """Order of arrival in this broker."""
         self.answer = answer
+        self.refusal: LakestreamError | None = None
+        """Why it may not be appended, for reasons that the log does not know of."""
 
     def described(self, byte_start: int) -> BatchInfo:
         batch = self.batch
