@@ -31,7 +31,7 @@ from lakestream.catalog.updates import (
 )
 from lakestream.cli.main import main
 from lakestream.data.table.parquet import ParquetSettings, write_parquet
-from lakestream.metadata.reports import PipelineReport, Reports, TopicReport
+from lakestream.metadata.reports import KEPT_MS, PipelineReport, Reports, TopicReport
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.moving import open_driver
@@ -399,13 +399,34 @@ async def _commit_foreign(catalog: Catalog, metadata: Json, file: FileDescriptio
     await catalog.commit(TOPIC_ID, [], [AddSnapshot(snapshot), SetSnapshotRef("main", "branch", number)])
 
 
+# The log
+
+
+def test_a_bit_that_flipped_in_the_log(place: Installation) -> None:
+    """In a record that is not in the table yet: no footer is damaged, only what it is about."""
+    segments = sorted((place.folder / "wal").glob("*.seg"), key=lambda path: path.stat().st_mtime)
+    body = bytearray(segments[-1].read_bytes())
+    body[body.index(b"7 of 1 ")] ^= 0x10
+    assert place.doctor("--full").code == 0
+    segments[-1].write_bytes(bytes(body))
+    for flags in ([], ["--full"]):
+        said = place.doctor(*flags)
+        assert said.code == 1
+        assert any("has checksum" in line and segments[-1].name in line for line in said.bad), said.bad
+        assert any("delete the partition's records before offset 650" in line for line in said.bad), said.bad
+
+
 # The pipeline
 
 
 def report(place: Installation, age_ms: int, **topics: TopicReport) -> None:
+    """Of the only pipeline that there is."""
+
     async def put() -> None:
         async with open_node(place.settings) as node:
-            await Reports(node.stores.metadata).put(PipelineReport(_now(node) - age_ms, topics))
+            reports = Reports(node.stores.metadata)
+            await reports.remove_old(_now(node) + 2 * KEPT_MS)
+            await reports.put(PipelineReport(_now(node) - age_ms, topics))
 
     place.run(put())
 
@@ -417,6 +438,8 @@ def _now(node: Node) -> int:
 def test_a_topic_that_is_stuck(place: Installation) -> None:
     report(place, 1_000, orders=TopicReport(stuck="its table cannot be read: mend it"))
     only(place.doctor(), "topic orders is stuck: its table cannot be read: mend it")
+    report(place, 1_000, orders=TopicReport(trouble="the disk is full", trouble_ms=1))
+    only(place.doctor(), "topic orders is not moved for ", " s: the disk is full; it is tried again all the time")
     assert place.doctor("--topic", "quiet").code == 0
 
 
