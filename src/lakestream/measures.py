@@ -5,11 +5,13 @@ loop twice a second and, where there are several workers, a report on the board.
 """
 
 import asyncio
+import math
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -18,9 +20,11 @@ import msgspec
 
 from lakestream.board import Board
 from lakestream.broker import RunningBroker
+from lakestream.coordination.lags import Lags
 from lakestream.data.log.log import Log
 from lakestream.errors import LakestreamError
-from lakestream.metadata.reports import PipelineReport, Reports
+from lakestream.metadata.lag import Lag
+from lakestream.metadata.reports import TOPICS_MAX, PipelineReport, Reports, together_of
 from lakestream.protocol.kafka.counts import LATENCY_BOUNDS_S, RequestCounts
 from lakestream.protocol.kafka.dispatch import HANDLERS
 from lakestream.protocol.kafka.server import KafkaServer
@@ -31,6 +35,8 @@ from lakestream.storage.metered import LATENCY_BOUNDS_MS, Meter
 LAG_EVERY_S: Final = 0.5
 REPORT_EVERY_S: Final = 2.0
 PIPELINE_EVERY_S: Final = 5.0
+TROUBLE_LASTS_MS: Final = 30_000
+REASON_MAX: Final = 200
 VERSION: Final = version("lakestream")
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -45,7 +51,8 @@ class Measures:
         self._worker = worker
         self._board = board
         self._lag = LoopLag()
-        self._pipeline: PipelineReport | None = None
+        self._pipelines: list[PipelineReport] = []
+        self._lags = Lags(broker.node.stores.metadata, broker.services.view)
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -54,12 +61,14 @@ class Measures:
         if self._worker > 0:
             self._tasks.append(loop.create_task(self._report(), name="measures.report"))
         else:
-            self._tasks.append(loop.create_task(self._follow_pipeline(), name="measures.pipeline"))
+            self._tasks.append(loop.create_task(self._follow_pipelines(), name="measures.pipelines"))
+            self._lags.start()
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._lags.close()
 
     def page(self) -> bytes:
         return metrics.text(self._of_all_workers())
@@ -68,13 +77,26 @@ class Measures:
         broker = self._broker
         return [
             *_kafka(broker.server, broker.counts),
+            *(
+                reading(metrics.KAFKA_UNREADABLE, count, name)
+                for name, count in broker.services.unreadable.counts.items()
+            ),
             *_log(broker.node.log),
             *_storage(broker.node.stores.meter),
-            *_pipeline(self._pipeline, broker.services.clock.now_ms()),
+            *self._tables(),
             reading(metrics.LOOP_LAG, self._lag.seen()),
             *_process(),
             reading(metrics.BROKER, 1, str(broker.services.me.node_id), broker.services.me.zone, VERSION),
         ]
+
+    def _tables(self) -> Iterator[Reading]:
+        """By the first worker of a machine only: the others would say the same."""
+        if self._worker > 0:
+            return
+        services = self._broker.services
+        now_ms = services.clock.now_ms()
+        yield from _pipelines(self._pipelines, now_ms)
+        yield from _lags(self._lags.by_topic(), services.view.topics, now_ms)
 
     def _of_all_workers(self) -> Iterator[tuple[str, Reading]]:
         for found in self.mine():
@@ -89,12 +111,12 @@ class Measures:
             self._board.write(self._worker, _encode(self.mine()))
             await asyncio.sleep(REPORT_EVERY_S)
 
-    async def _follow_pipeline(self) -> None:
-        """It is a process of its own, and says how it is doing in the metadata store."""
+    async def _follow_pipelines(self) -> None:
+        """They are processes of their own, and say how they are doing in the metadata store."""
         reports = Reports(self._broker.node.stores.metadata)
         while True:
             with suppress(LakestreamError):  # then the last one counts, and its age shows
-                self._pipeline = await reports.get()
+                self._pipelines = await reports.all()
             await asyncio.sleep(PIPELINE_EVERY_S)
 
 
@@ -135,20 +157,38 @@ def _kafka(server: KafkaServer, counts: RequestCounts) -> Iterator[Reading]:
         yield reading(metrics.KAFKA_BYTES_OUT, count, name)
 
 
-def _pipeline(report: PipelineReport | None, now_ms: int) -> Iterator[Reading]:
-    if report is None:
+def _pipelines(reports: Sequence[PipelineReport], now_ms: int) -> Iterator[Reading]:
+    """What they say of themselves; how far tables are behind is not left to them."""
+    said = together_of(reports)
+    yield reading(metrics.PIPELINE_AGE, math.inf if said is None else max(0, now_ms - said.at_ms) / 1000)
+    if said is None:
         return
-    age_ms = max(0, now_ms - report.at_ms)
-    yield reading(metrics.PIPELINE_AGE, age_ms / 1000)
-    for name, topic in report.topics.items():
-        yield reading(metrics.TABLE_LAG_RECORDS, topic.lag_records, name)
-        yield reading(metrics.TABLE_LAG, (topic.lag_ms + age_ms) / 1000 if topic.lag_ms else 0, name)
-        yield reading(metrics.TABLE_STUCK, bool(topic.stuck), name)
+    if said.trouble:
+        yield reading(metrics.PIPELINE_TROUBLE, 1, _label(said.trouble))
+    for name, topic in said.topics.items():
+        lasts = bool(topic.trouble) and now_ms - topic.trouble_ms >= TROUBLE_LASTS_MS
+        yield reading(metrics.TABLE_STUCK, bool(topic.stuck) or lasts, name)
+        if why := topic.stuck or topic.trouble:
+            yield reading(metrics.TABLE_TROUBLE, 1, name, _label(why))
         if topic.moved_ms:
             yield reading(metrics.TABLE_MOVED_AGE, max(0, now_ms - topic.moved_ms) / 1000, name)
-        yield reading(metrics.TABLE_FILES, topic.files, name)
-        yield reading(metrics.TABLE_RECORDS, topic.records, name)
-        yield reading(metrics.TABLE_BYTES, topic.bytes, name)
+    for report in reports:
+        for name, topic in report.topics.items():
+            yield reading(metrics.TABLE_FILES, topic.files, name, report.driver)
+            yield reading(metrics.TABLE_RECORDS, topic.records, name, report.driver)
+            yield reading(metrics.TABLE_BYTES, topic.bytes, name, report.driver)
+
+
+def _lags(behind: Mapping[str, Lag], topics: Iterable[str], now_ms: int) -> Iterator[Reading]:
+    """Of all topics, those that are behind first, as many as may be shown."""
+    for name in islice(dict.fromkeys([*behind, *topics]), TOPICS_MAX):
+        lag = behind.get(name, Lag())
+        yield reading(metrics.TABLE_LAG_RECORDS, lag.records, name)
+        yield reading(metrics.TABLE_LAG, max(0, now_ms - lag.oldest_ms) / 1000 if lag.records else 0, name)
+
+
+def _label(reason: str) -> str:
+    return " ".join(reason.split())[:REASON_MAX]
 
 
 def request_name(key: int) -> str:

@@ -68,3 +68,25 @@ def test_the_pipeline_ends_with_a_serve_that_is_killed(tmp_path: Path) -> None:
         with nothing_left(server):
             server.process.kill()
             server.wait_ended()
+
+
+def test_the_lag_is_seen_while_the_pipeline_is_stopped_or_not_there(tmp_path: Path) -> None:
+    with serving(tmp_path, *WITH_TABLES) as server:
+        produce(server, "one")
+        wait_until(lambda: values_in(tmp_path) == [b"one"])
+        wait_until(lambda: server.metric("lakestream_table_records_total", topic="t") == 1)
+        (driver,) = server.children()
+        os.kill(driver, signal.SIGSTOP)
+        produce(server, "two", "three")
+        wait_until(lambda: server.metric("lakestream_table_lag_records", topic="t") == 2)
+        wait_until(lambda: server.metric("lakestream_table_lag_seconds", topic="t") > 2)
+        os.kill(driver, signal.SIGCONT)
+        wait_until(lambda: server.metric("lakestream_table_lag_records", topic="t") == 0)
+        assert server.metric("lakestream_table_lag_seconds", topic="t") == 0
+        assert server.stop() == 0
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    with serving(alone, "--pipeline", "no") as server:
+        produce(server, "one")
+        wait_until(lambda: server.metric("lakestream_table_lag_records", topic="t") == 1)
+        assert server.metric("lakestream_pipeline_report_age_seconds") == float("inf")

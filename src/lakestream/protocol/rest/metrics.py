@@ -79,18 +79,29 @@ STORAGE_REQUESTS = Metric(
 )
 STORAGE_BYTES = Metric("storage_bytes", Kind.COUNTER, "Bytes moved to or from the object store", ("operation",))
 
-PIPELINE_AGE = Metric("pipeline_report_age_seconds", Kind.GAUGE, "How long ago the pipeline last said how it is doing")
+PIPELINE_AGE = Metric(
+    "pipeline_report_age_seconds", Kind.GAUGE, "How long ago a pipeline last said how it is doing; +Inf: none ever ran"
+)
+PIPELINE_TROUBLE = Metric(
+    "pipeline_trouble", Kind.GAUGE, "1: its rounds fail as a whole; `reason` says why", ("reason",)
+)
 TABLE_LAG_RECORDS = Metric("table_lag_records", Kind.GAUGE, "Records that are not in the topic's table yet", ("topic",))
 TABLE_LAG = Metric("table_lag_seconds", Kind.GAUGE, "Age of the oldest record that is not in the table", ("topic",))
 TABLE_STUCK = Metric(
-    "table_stuck", Kind.GAUGE, "1: the topic is not moved into its table; `doctor` says why", ("topic",)
+    "table_stuck", Kind.GAUGE, "1: the topic is not moved into its table, for half a minute or more", ("topic",)
+)
+TABLE_TROUBLE = Metric(
+    "table_trouble",
+    Kind.GAUGE,
+    "1: the topic is stuck, or its last move came to nothing; `reason` says why. Absent: all is well",
+    ("topic", "reason"),
 )
 TABLE_MOVED_AGE = Metric(
     "table_moved_age_seconds", Kind.GAUGE, "How long ago records last came into the table", ("topic",)
 )
-TABLE_FILES = Metric("table_files", Kind.COUNTER, "Files added to the table since the pipeline started", ("topic",))
-TABLE_RECORDS = Metric("table_records", Kind.COUNTER, "Records moved since the pipeline started", ("topic",))
-TABLE_BYTES = Metric("table_moved_bytes", Kind.COUNTER, "Bytes of records moved since the pipeline started", ("topic",))
+TABLE_FILES = Metric("table_files", Kind.COUNTER, "Files that this pipeline added to the table", ("topic", "pipeline"))
+TABLE_RECORDS = Metric("table_records", Kind.COUNTER, "Records that this pipeline moved", ("topic", "pipeline"))
+TABLE_BYTES = Metric("table_moved_bytes", Kind.COUNTER, "Bytes of records that it moved", ("topic", "pipeline"))
 
 LOOP_LAG = Metric("event_loop_lag_seconds", Kind.HISTOGRAM, "How late the event loop came to a timer")
 PROCESS_CPU = Metric("process_cpu_seconds", Kind.COUNTER, "CPU time used, user and system")
