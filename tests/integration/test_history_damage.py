@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
-from tests.integration.engines import uri_of
+from pyiceberg.table.update import SetCurrentSchemaUpdate
+from tests.integration.engines import pyiceberg_of, uri_of
 from tests.integration.kafka_clients import CLIENTS, Confluent
 from tests.integration.programs import cluster_of, need, run
 from tests.integration.test_history_clients import at_offsets, made, move
@@ -78,10 +79,7 @@ def test_a_damaged_file_is_told_to_all_and_served_again_when_it_is_mended(
     assert "restore it from a backup" in lines[0]
     assert counted(cluster, r'kafka_unreadable_total\{topic="orders",worker="0"\}') >= 3
     file.write_bytes(body)
-    for _ in range(20):
-        if consume(cluster).returncode == 0:
-            break
-        time.sleep(0.5)
+    wait_until(lambda: consume(cluster).returncode == 0)
     for client in CLIENTS.values():
         assert client(cluster.bootstrap).read(TOPIC, "earliest", 310) == at_offsets(made(0, 310))
 
@@ -103,6 +101,32 @@ def fetches_of_aiokafka(cluster: Brokers) -> float:
 
     asyncio.run(read())
     return counted(cluster, pattern) - before
+
+
+def test_a_column_that_was_dropped_comes_back_as_the_docs_say(cluster: Brokers, file: Path) -> None:
+    assert file.exists()
+    catalog = pyiceberg_of(cluster)
+    with catalog.load_table("default.orders").update_schema(allow_incompatible_changes=True) as schema:
+        schema.delete_column("value")
+    client = Confluent(cluster.bootstrap)
+    wait_until(lambda: consume(cluster).returncode == 1)
+    move(cluster)
+    said = [line for line in cluster[0].log().splitlines() if "kafka.unreadable topic=orders" in line][-1]
+    assert "table default.orders: column value was dropped" in said
+    assert "set its current schema back to 0, which has it" in said
+    back = SetCurrentSchemaUpdate(schema_id=0)  # type: ignore[call-arg]  # it takes both spellings
+    catalog.commit_table(catalog.load_table("default.orders"), (), (back,))
+    wait_until(lambda: consume(cluster).returncode == 0)
+    move(cluster)
+    assert client.read(TOPIC, "earliest", 310) == at_offsets(made(0, 310))
+    assert catalog.load_table("default.orders").scan().count() == 310
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.3)
 
 
 def test_the_java_consumer_says_so_too(cluster: Brokers, file: Path, body: bytes) -> None:

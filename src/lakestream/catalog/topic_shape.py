@@ -4,7 +4,7 @@ Others may change it: add columns, partition it in another way, sort it. Each of
 which sort order it follows, so we go on with those that the table was made with, and readers cope with both.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lakestream.catalog.errors import TableAltered
@@ -60,25 +60,33 @@ def _sources(layout: Json) -> list[tuple[object, object]]:
 def check_columns(metadata: Json) -> None:
     """TableAltered: a column is gone or has another type, without which rows are no records. By id: names may change,
     and whatever else there is stays what it is."""
-    there = {field["id"]: field for field in schema_of(metadata)["fields"]}
+    wrong = next(_wrong_columns(schema_of(metadata)), None)
+    if wrong is None:
+        return
+    good = [schema["schema-id"] for schema in metadata["schemas"] if not any(_wrong_columns(schema))]
+    back = f"set its current schema back to {max(good)}, which has it" if good else "restore its metadata from a backup"
+    # In SQL a column can only be added, with another id: the files do not know that one.
+    raise TableAltered(f"{wrong}, without which rows are no records any more: {back}, or delete the topic")
+
+
+def _wrong_columns(schema: Json) -> Iterator[str]:
+    there = {field["id"]: field for field in schema["fields"]}
     for column in COLUMNS:
-        _check_column(column, there, "")
+        yield from _wrong_in(column, there, "")
 
 
-def _check_column(column: Column, there: Mapping[int, Json], parent: str) -> None:
+def _wrong_in(column: Column, there: Mapping[int, Json], parent: str) -> Iterator[str]:
     name = f"{parent}{column.name}"
     field = there.get(column.field_id)
     if field is None:
-        raise TableAltered(
-            f"column {name} was dropped, without which rows are no records any more: go back to a schema that has it,"
-            f" or delete the topic"
-        )
+        yield f"column {name} was dropped"
+        return
     kind = field["type"]
     is_right = kind == column.type if isinstance(kind, str) else kind.get("type") == column.type
     if not is_right:
-        raise TableAltered(f"column {name} is {str(kind)[:60]} now, not {column.type} any more: change it back")
-    if column.fields:
+        yield f"column {name} is {str(kind)[:60]} now, not {column.type} any more"
+    elif column.fields:
         struct = kind["element"] if column.type == "list" else kind
         inner = {field["id"]: field for field in struct["fields"]}
         for one in column.fields:
-            _check_column(one, inner, f"{name}.")
+            yield from _wrong_in(one, inner, f"{name}.")

@@ -333,7 +333,7 @@ async def test_a_column_that_was_dropped(doctor: Doctor) -> None:
     kept = [field for field in stream["type"]["fields"] if field["name"] != "headers"]
     dropped = {**stream, "type": {**stream["type"], "fields": kept}}
     await doctor.commit(AddSchema({**schema, "fields": [value, dropped]}), SetCurrentSchema(-1))
-    only(await doctor.troubles(), "column _stream.headers was dropped", "go back to a schema that has it")
+    only(await doctor.troubles(), "column _stream.headers was dropped", "set its current schema back to 0")
 
 
 # What Kafka serves
