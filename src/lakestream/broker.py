@@ -9,7 +9,7 @@ from functools import partial
 
 from lakestream.addresses import cannot_listen, parse_address, shown_address
 from lakestream.catalog.purge import Purging
-from lakestream.catalog.topic_tables import topic_deleted
+from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
@@ -117,6 +117,7 @@ async def _services(
             auto_create_topics=settings.auto_create_topics,
             profiles=frozenset(Profile if settings.segments_dir is not None else [Profile.COST]),
         ),
+        topic_made=partial(topic_made, node.catalog),
         drop_table=partial(_drop_table, node, purging),
     )
 

@@ -14,7 +14,7 @@ from lakestream.catalog.next_offsets import NEXT_OFFSETS, TOPIC_ID, text_of
 from lakestream.catalog.topic_layout import iceberg_schema
 from lakestream.catalog.topic_names import make_room, name_of
 from lakestream.catalog.topic_shape import ORDER, SPEC
-from lakestream.errors import Unavailable
+from lakestream.errors import LakestreamError, Unavailable
 from lakestream.model import MiB
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,15 @@ async def ensure_table(catalog: Catalog, topic: str, topic_id: str, settings: Ma
             await topic_deleted(catalog, topic_id, drop=True)
             raise NoSuchTable(f"topic {topic} is being deleted, and its table with it")
     raise Unavailable(f"table {name} of topic {topic} comes and goes: try again")
+
+
+async def topic_made(catalog: Catalog, topic: str, topic_id: str, settings: Mapping[str, str]) -> None:
+    """What an older topic of that name left makes room at once: whoever looks for the new one's table before it has
+    records would see the old one's. Where that fails, it is done, or told, when the first records are moved."""
+    try:
+        await make_room(catalog.pointers, name_of(topic, settings), topic_id)
+    except LakestreamError as error:
+        log.warning("catalog.no_room topic=%s error=%s", topic, error)
 
 
 async def topic_deleted(catalog: Catalog, topic_id: str, *, drop: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tests.simulation.world import CLOSE_S_MAX, Host, World
 
 from lakestream.broker import Sweeping
-from lakestream.catalog.topic_tables import topic_deleted
+from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.clock import SeededIds
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.registration import Registration
@@ -89,6 +89,7 @@ class KafkaHost(Host):
             clock=self.clock,
             ids=ids,
             settings=BrokerSettings(default_partitions=self.world.mood.partitions),
+            topic_made=partial(topic_made, self.catalog),
             drop_table=partial(topic_deleted, self.catalog, drop=True),
         )
 

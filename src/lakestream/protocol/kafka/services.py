@@ -1,6 +1,6 @@
 """What handlers work with: the parts of a broker that a request may need."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from lakestream.clock import Clock, Ids
@@ -35,6 +35,8 @@ class Services:
     clock: Clock
     ids: Ids
     settings: BrokerSettings
+    topic_made: Callable[[str, str, Mapping[str, str]], Awaitable[None]]
+    """There is a new topic with this name, id and settings: its table's name is to be free for it."""
     drop_table: Callable[[str], Awaitable[None]]
     """Of the topic with this id, and its files."""
     unreadable: Unreadable = field(init=False)

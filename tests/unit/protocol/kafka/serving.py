@@ -6,7 +6,7 @@ from typing import Any
 from tests.unit.catalog.tables import catalog_over
 from tests.unit.data.brokers import World
 
-from lakestream.catalog.topic_tables import topic_deleted
+from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.coordination.cluster import ClusterView
 from lakestream.filed import as_bytes
 from lakestream.metadata.brokers import Broker, Brokers, Registered
@@ -38,6 +38,7 @@ class Serving:
         view = ClusterView(metadata)
         await view.start()
         cluster = Cluster(metadata, world.ids)
+        catalog = catalog_over(metadata, world.objects)
         services = Services(
             log=await world.broker(),
             topics=world.topics,
@@ -49,7 +50,8 @@ class Serving:
             clock=world.clock,
             ids=world.ids,
             settings=BrokerSettings(**settings),
-            drop_table=partial(topic_deleted, catalog_over(metadata, world.objects), drop=True),
+            topic_made=partial(topic_made, catalog),
+            drop_table=partial(topic_deleted, catalog, drop=True),
         )
         return cls(world, services)
 

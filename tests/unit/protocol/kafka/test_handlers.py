@@ -580,6 +580,24 @@ async def test_a_broker_whose_clock_is_wrong_does_not_judge_times(serving: Servi
     assert answer.error_code == 7, "one that clients try again"
 
 
+@pytest.mark.parametrize("asked_for", [False, True])
+async def test_a_topic_that_is_made_again_does_not_show_the_old_ones_rows(serving: Serving, asked_for: bool) -> None:
+    """Also as long as it is empty: its table is made with its first records."""
+    catalog = catalog_over(serving.world.metadata, serving.world.objects)
+    await catalog.start()
+    old = await serving.services.topics.create("t", Topic(serving.services.ids.new(), 1))
+    await ensure_table(catalog, "t", old.topic_id, {})
+    await serving.ask(20, 5, {"topic_names": ["t"], "timeout": 1000})
+    if asked_for:
+        wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+        await serving.ask(19, 4, {"topics": [wanted], "timeout": 1000, "validate_only": False})
+    else:
+        await serving.ask(3, 4, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+    assert (await serving.services.topics.get("t")).topic_id != old.topic_id
+    assert not await catalog.exists(TableName(("default",), "t"))
+    assert (await catalog.load_id(old.topic_id)).name.name == f"t_{old.topic_id[:8]}"
+
+
 @pytest.mark.parametrize(("said", "left"), [({}, True), ({"lakestream.table.on.delete": "drop"}, False)])
 async def test_a_table_stays_or_goes_with_its_topic(serving: Serving, said: dict[str, str], left: bool) -> None:
     catalog = catalog_over(serving.world.metadata, serving.world.objects)

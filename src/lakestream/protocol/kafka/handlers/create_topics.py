@@ -40,6 +40,7 @@ async def _created(wanted: Any, doubled: bool, validate_only: bool, services: Se
         else:
             await services.topics.create(wanted.name, topic)
             services.view.learn(wanted.name, topic)
+            await services.topic_made(wanted.name, topic.topic_id, topic.settings)
     except Conflict as error:
         return {"name": wanted.name, "error_code": Code.TOPIC_ALREADY_EXISTS, "error_message": describe(error)}
     except LakestreamError as error:

@@ -92,7 +92,10 @@ async def made(name: str, services: Services, partition_count: int) -> Topic:
         topic = await services.topics.create(name, Topic(services.ids.new(), partition_count))
     except Conflict:
         topic = await services.topics.get(name)
+        services.view.learn(name, topic)
+        return topic
     services.view.learn(name, topic)
+    await services.topic_made(name, topic.topic_id, topic.settings)
     return topic
 
 
