@@ -13,6 +13,7 @@ from lakestream.catalog.client_settings import client_settings
 from lakestream.catalog.opening import open_catalog
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.coordination.freshness import Freshness
+from lakestream.coordination.naming import topics_named_in_logs
 from lakestream.errors import Missing, Unavailable
 from lakestream.measures import Measures
 from lakestream.protocol.rest.app import application
@@ -42,6 +43,7 @@ async def open_process(
         opened.push_async_callback(http.stop)
         address = await _bound(http, settings.http) if settings.http else ""
         broker = await opened.enter_async_context(open_broker(settings))
+        opened.enter_context(topics_named_in_logs(broker.services.view.name_of))
         await broker.node.stores.objects.put(SIGN, [b"lakestream"])
         measures = Measures(broker, worker, board or Board(1))
         measures.start()

@@ -25,6 +25,7 @@ from lakestream.settings import Settings
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
 BAR_WIDTH: Final = 30
+BAR_EVERY_S: Final = 0.5
 RETRY_S: Final = (1.0, 5.0, 15.0)
 """Before what failed for the moment is tried again: `--once` ends well only if everything is moved."""
 
@@ -70,7 +71,7 @@ async def _move(settings: Settings, job: SparkJob, *, once: bool) -> int:
     try:
         async with open_driver(settings, options, job, rewrites) as driver:
             await starting
-            return await _once(driver) if once else await _for_ever(driver)
+            return await _once(driver, job) if once else await _for_ever(driver)
     finally:
         await rewrites.close()
         starting.cancel()
@@ -84,9 +85,24 @@ async def _for_ever(driver: Driver) -> int:
     return 0
 
 
-async def _once(driver: Driver) -> int:
+async def _once(driver: Driver, job: SparkJob) -> int:
     tally = Tally(shows_bar=sys.stdout.isatty())
     driver.on_round = tally.note
+    drawing = asyncio.get_running_loop().create_task(_draw(tally, driver, job), name="pipeline.bar")
+    try:
+        await _move_all(driver, tally)
+    finally:
+        drawing.cancel()
+        await asyncio.wait([drawing])
+    print(tally.said(), flush=True)
+    if tally.stuck:
+        raise LakestreamError(f"{plural(len(tally.stuck), 'topic')} could not be moved: {'; '.join(tally.stuck)}")
+    if tally.left:
+        raise LakestreamError(f"{plural(tally.left, 'record')} could not be moved; the lines above say why")
+    return 0
+
+
+async def _move_all(driver: Driver, tally: "Tally") -> None:
     for wait_s in (0, *RETRY_S):
         await asyncio.sleep(wait_s)
         moved = -1
@@ -94,13 +110,19 @@ async def _once(driver: Driver) -> int:
             moved = tally.moves
             await driver.run_once()
         if not tally.left or tally.stuck:
-            break
-    print(tally.said(), flush=True)
-    if tally.stuck:
-        raise LakestreamError(f"{plural(len(tally.stuck), 'topic')} could not be moved: {'; '.join(tally.stuck)}")
-    if tally.left:
-        raise LakestreamError(f"{plural(tally.left, 'record')} could not be moved; the lines above say why")
-    return 0
+            return
+
+
+async def _draw(tally: "Tally", driver: Driver, job: SparkJob) -> None:
+    """Also within a round, which may take minutes: as many tasks as have ended, and the seconds, so that it moves."""
+    begun_s = asyncio.get_running_loop().time()
+    while tally.shows_bar:
+        await asyncio.sleep(BAR_EVERY_S)
+        moving, waiting = driver.under_way
+        if not waiting:
+            continue
+        share = await asyncio.to_thread(job.spark.share_done) if moving and job.spark is not None else 0.0
+        tally.draw(int(moving * share), waiting, asyncio.get_running_loop().time() - begun_s)
 
 
 def work_settings(settings: Settings) -> WorkSettings:
@@ -114,9 +136,10 @@ class Tally:
     """What all rounds did together, and, in a terminal, how far it is: one line that is written over."""
 
     def __init__(self, *, shows_bar: bool) -> None:
-        self._shows_bar = shows_bar
+        self.shows_bar = shows_bar
         self._records = self._bytes = self._files = 0
         self._seconds = 0.0
+        self._moving = 0
         self.moves = 0
         self.left = 0
         """Records that were seen and are not in a table."""
@@ -129,16 +152,23 @@ class Tally:
         self._files += done.files
         self._seconds += sum(done.seconds.values())
         self.left, self.stuck = done.lag_records, done.stuck
-        if self._shows_bar:
-            print(f"\r{self.bar()}", end="", flush=True)
+        self._moving = 0
+        self.draw(0, self.left, self._seconds)
 
-    def bar(self) -> str:
-        known = self._records + self.left
-        share = self._records / known if known else 1.0
-        return f"[{'#' * int(share * BAR_WIDTH):<{BAR_WIDTH}}] {share:4.0%}  {self._records:,} records"
+    def draw(self, moving: int, waiting: int, elapsed_s: float) -> None:
+        """`moving`: how many of those that wait are done, though not committed yet."""
+        self._moving = max(self._moving, moving)  # what is being committed is under way no longer
+        if self.shows_bar:
+            print(f"\r{self.bar(self._moving, waiting)}  {elapsed_s:.0f} s", end="", flush=True)
+
+    def bar(self, moving: int, waiting: int) -> str:
+        known = self._records + waiting
+        done = self._records + moving
+        share = done / known if known else 1.0
+        return f"[{'#' * int(share * BAR_WIDTH):<{BAR_WIDTH}}] {share:4.0%}  {done:,} records"
 
     def said(self) -> str:
-        over_bar = "\n" if self._shows_bar else ""
+        over_bar = "\n" if self.shows_bar else ""
         return (
             f"{over_bar}moved {plural(self._records, 'record')} ({human_size(self._bytes)})"
             f" into {plural(self._files, 'file')} in {self._seconds:.1f} s"

@@ -62,6 +62,11 @@ class Driver:
         self.on_round: Callable[[Round], None] = _say
         """Told what each round did."""
 
+    @property
+    def under_way(self) -> tuple[int, int]:
+        """Offsets that the round under way moves just now, and all that it found."""
+        return sum(move.end - move.start for move in self._rounds.under_way), self._rounds.waiting
+
     async def run_once(self) -> Round:
         """Until nothing is left of what is there now; what all rounds did together."""
         total = Round()

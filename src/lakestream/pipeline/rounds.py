@@ -133,7 +133,7 @@ class Rounds:
         self.under_way: Sequence[Move] = ()
         """What is being moved just now."""
         self.waiting = 0
-        """Records that this round found."""
+        """Offsets that the round under way found; 0 between rounds."""
         self.standings: dict[str, Standing] = {}
         """By topic id."""
 
@@ -170,6 +170,7 @@ class Rounds:
         await timed("trim", self._trim())
         await timed("sweep", self._sweep())
         await self._note_lags(backlogs)
+        self.waiting = 0
         done.lag_records = sum(one.lag_records for one in self.standings.values())
         if oldest := [one.oldest_ms for one in self.standings.values() if one.oldest_ms]:
             done.lag_ms = max(0, self._clock.now_ms() - min(oldest))
@@ -449,7 +450,8 @@ class Rounds:
                 self._trimmed.pop(partition, None)  # the topic was deleted
             except LakestreamError as error:
                 self._to_trim.add(partition)
-                log.warning("pipeline.not_trimmed partition=%s error=%s", partition, error)
+                name = self._name(partition.topic_id)
+                log.warning("pipeline.not_trimmed topic=%s partition=%d error=%s", name, partition.number, error)
             else:
                 self._trimmed[partition] = end
                 self._to_sweep = True

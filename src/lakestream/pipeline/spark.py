@@ -63,6 +63,17 @@ class Spark:
         except Exception:  # whatever Java has to say about it
             return True
 
+    def share_done(self) -> float:
+        """Of the tasks of the jobs under way; 0 where there are none. Blocks for a moment; for who looks on."""
+        try:
+            tracker = self.context.statusTracker()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds()]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+            counts = [(stage.numCompletedTasks, stage.numTasks) for stage in stages if stage is not None]
+        except Exception:  # whatever Java has to say about it
+            return 0.0
+        return sum(done for done, _ in counts) / max(1, sum(tasks for _, tasks in counts))
+
     def stop(self) -> None:
         """Blocks for a second or two; a few more where an archive is made. Harmless where it has died."""
         _forget_context(self.context, is_ours=self._jvm is not None)

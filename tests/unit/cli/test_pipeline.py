@@ -40,9 +40,10 @@ def test_workers_get_whole_paths() -> None:
 def test_the_bar_knows_what_is_left() -> None:
     tally = Tally(shows_bar=False)
     tally.note(Round(moves=1, records=1000, bytes=2048, files=2, lag_records=3000))
-    assert tally.bar() == f"[{'#' * 7:<30}]  25%  1,000 records"
+    assert tally.bar(0, tally.left) == f"[{'#' * 7:<30}]  25%  1,000 records"
+    assert tally.bar(2000, 3000) == f"[{'#' * 22:<30}]  75%  3,000 records"  # within a round
     tally.note(Round(moves=1, records=3000, bytes=0, files=1, lag_records=0))
-    assert tally.bar() == f"[{'#' * 30}] 100%  4,000 records"
+    assert tally.bar(0, tally.left) == f"[{'#' * 30}] 100%  4,000 records"
     assert tally.said() == "moved 4,000 records (2.0 KiB) into 3 files in 0.0 s"
 
 
