@@ -49,7 +49,7 @@ class Settings:
     wal_dir: Path | None = None  # on a disk that every broker mounts; on one machine: a folder in data_dir
     profile: Profile | None = None  # of topics that choose none; empty: latency on a local disk, cost on a bucket
     kafka: str = "127.0.0.1:9092"  # where Kafka clients connect; port 0: any free one
-    http: str = "127.0.0.1:8080"  # health and metrics; empty: nowhere
+    http: str = "127.0.0.1:8080"  # Iceberg catalog, health, metrics; empty: nowhere
     advertise: str = ""  # host[:port] that clients are told; empty: where it listens
     workers: int = 1  # broker processes; each listens on the port after the last one's
     zone: str = ""
