@@ -77,7 +77,12 @@ STORE_OPTIONS = (
 BROKER_OPTIONS = (
     *STORE_OPTIONS,
     Option("kafka", "HOST:PORT", "where Kafka clients connect (127.0.0.1:9092)", str),
-    Option("http", "HOST:PORT", "where the Iceberg catalog, health and metrics are (127.0.0.1:8080), or off", _address_or_off),
+    Option(
+        "http",
+        "HOST:PORT",
+        "where the Iceberg catalog, health and metrics are (127.0.0.1:8080), or off",
+        _address_or_off,
+    ),
     Option("advertise", "HOST[:PORT]", "what clients are told to connect to", str),
     Option("workers", "N", "broker processes, each on the port after the last one's (1)", _workers),
     Option("zone", "ZONE", "this broker's zone: clients there are sent to it", str),
