@@ -273,6 +273,9 @@ class _Ahead:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, Corrupt):
+        said = str(error).removesuffix("; restore it from a backup")
+        return f"{said}; restore it from a backup, or give it up: delete the partition's records up to behind it"
     if isinstance(error, LakestreamError):
         return str(error)
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -128,6 +128,7 @@ async def test_a_damaged_batch_stops_its_move_alone() -> None:
     assert isinstance(good, Moved)
     assert not bad.temporary
     assert "wal/0.wal" in bad.reason
+    assert bad.reason.endswith("or give it up: delete the partition's records up to behind it")
     assert await place.files() == [LOCATIONS.key_of(file.location) for file in good.files]
 
 
