@@ -40,6 +40,7 @@ class Why(Enum):
     FENCED_INSTANCE = "fenced instance id"
     UNRELEASED_INSTANCE = "unreleased instance id"
     UNKNOWN_ASSIGNOR = "unsupported assignor"
+    INVALID_PATTERN = "invalid regular expression"
 
 
 class Refused(LakestreamError):

@@ -1,0 +1,28 @@
+"""Patterns that clients send."""
+
+import pytest
+
+from lakestream.coordination.groups.consumer import Refused, Why
+from lakestream.coordination.groups.patterns import check, matching
+
+NAMES = ["orders", "orders-eu", "payments", "a" * 200 + "b"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [("orders.*", ["orders", "orders-eu"]), ("orders", ["orders"]), ("order", []), (".*s", ["orders", "payments"])],
+)
+def test_the_whole_name_has_to_fit(pattern: str, found: list[str]) -> None:
+    assert matching(pattern, NAMES) == found
+
+
+def test_no_pattern_takes_forever() -> None:
+    assert matching("(a+)+$", NAMES) == []
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{1000000}", "(?<!x)y", "x" * 10_000])
+def test_what_cannot_be_read_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Refused) as caught:
+        check(pattern)
+    assert caught.value.why is Why.INVALID_PATTERN
+    assert capfd.readouterr() == ("", "")
