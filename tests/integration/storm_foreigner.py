@@ -1,10 +1,11 @@
-"""Somebody else's Spark at work on the tables while a storm goes on: it sorts and rewrites files, expires snapshots,
-and deletes rows that it remembers.
+"""Somebody else's Spark at work on the tables while a storm goes on: it sorts and rewrites files and manifests, expires
+snapshots, looks for orphans, adds columns, and deletes rows that it remembers.
 
 Its catalog is a broker that may be killed at any moment, so each statement is tried again until it succeeds. All of
 them may be repeated: rows below the end of a table never come again.
 """
 
+import itertools
 import random
 import re
 import threading
@@ -31,6 +32,7 @@ class Foreigner:
         self._topics = topics
         self._luck = luck
         self._say = say
+        self._numbers = itertools.count()
 
     def prepare(self) -> None:
         """Until there are tables to work on. One of them is told how to delete."""
@@ -39,19 +41,22 @@ class Foreigner:
         self._do(f"ALTER TABLE default.{self._topics[0]} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
 
     def run(self, ended: threading.Event) -> None:
-        """Each round changes every table in every way, in any order. The first one is always finished."""
+        """Each round changes tables in every way, in any order. The first one is always finished."""
         while not self.rounds or not ended.is_set():
-            changes = [change for change in self._changes() for _ in self._topics]
-            self._luck.shuffle(changes)
-            turns = {change: iter(self._topics) for change in changes}
-            for change in changes:
-                change(next(turns[change]))
+            for change, topic in self._changes():
+                change(topic)
                 if self.rounds and ended.is_set():
                     return
             self.rounds += 1
 
-    def _changes(self) -> list[Callable[[str], None]]:
-        return [self._sort, self._rewrite, self._delete, self._expire]
+    def _changes(self) -> list[tuple[Callable[[str], None], str]]:
+        """What moves files about is done to all tables, the rest to one of them."""
+        moving = [self._sort, self._rewrite, self._delete, self._expire]
+        others = [self._rewrite_manifests, self._remove_orphans, self._add_column]
+        chosen = [(change, topic) for change in moving for topic in self._topics]
+        chosen += [(change, self._luck.choice(self._topics)) for change in others]
+        self._luck.shuffle(chosen)
+        return chosen
 
     def _sort(self, topic: str) -> None:
         all_files = "options => map('rewrite-all', 'true')"
@@ -63,6 +68,17 @@ class Foreigner:
 
     def _expire(self, topic: str) -> None:
         self._call("expire_snapshots", topic, f"older_than => {EVERYTHING}, retain_last => 1")
+
+    def _rewrite_manifests(self, topic: str) -> None:
+        self._call("rewrite_manifests", topic, "use_caching => false")
+
+    def _remove_orphans(self, topic: str) -> None:
+        """As old as Iceberg says: files that a pipeline is about to commit are younger."""
+        self._call("remove_orphan_files", topic, "prefix_listing => true")
+
+    def _add_column(self, topic: str) -> None:
+        """Under a new name for each try: the one before may have been done, and only its answer got lost."""
+        self._do(lambda: f"ALTER TABLE default.{topic} ADD COLUMN more{next(self._numbers)} string")
 
     def _delete(self, topic: str) -> None:
         """Some rows in a row, of one partition; at times the first there are."""
@@ -88,8 +104,9 @@ class Foreigner:
     def _call(self, procedure: str, topic: str, rest: str) -> None:
         self._do(f"CALL lake.system.{procedure}(table => 'default.{topic}', {rest})")
 
-    def _do(self, statement: str, *, quietly: bool = False) -> list[list[int]]:
+    def _do(self, wanted: str | Callable[[], str], *, quietly: bool = False) -> list[list[int]]:
         for attempt in range(1, TRIES + 1):
+            statement = wanted if isinstance(wanted, str) else wanted()
             try:
                 answer: list[list[int]] = self._spark.sql(statement)
             except AssertionError as error:  # it failed: its broker was killed, or the pipeline came in between

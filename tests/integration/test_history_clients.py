@@ -6,7 +6,7 @@ The pipeline runs here, beside the brokers, without Spark: the same steps, one p
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from tests.integration.programs import cluster_of
 from lakestream.moving import open_driver
 from lakestream.pipeline.driver import PipelineOptions
 from lakestream.pipeline.job import LocalJob, WorkSettings
+from lakestream.pipeline.rounds import Job
+from lakestream.pipeline.tasks import Move, Outcome
 from lakestream.pipeline.work import open_work
 from lakestream.settings import Settings
 from lakestream.testing.brokers import Brokers, running_brokers
@@ -37,14 +39,28 @@ def client(request: pytest.FixtureRequest, cluster: Brokers) -> Client:
     return CLIENTS[request.param](cluster.bootstrap)
 
 
-def move(cluster: Brokers) -> None:
+class Interrupted:
+    """Somebody does something when the files of a round are written and not yet committed."""
+
+    def __init__(self, job: Job, before_commit: Callable[[], None]) -> None:
+        self._job = job
+        self._before_commit = before_commit
+
+    async def run(self, moves: Sequence[Move]) -> list[Outcome]:
+        outcomes = await self._job.run(moves)
+        await asyncio.to_thread(self._before_commit)
+        return outcomes
+
+
+def move(cluster: Brokers, before_commit: Callable[[], None] | None = None) -> None:
     """Everything that is there goes into tables."""
     settings = Settings(data_dir=cluster[0]._log.parent / "data", metadata=cluster.metadata, storage=cluster.storage)
 
     async def moved() -> None:
         folder = str(settings.segments_dir) if settings.segments_dir else None
         job = LocalJob(open_work(WorkSettings(storage_url=settings.storage_url, segments_dir=folder)))
-        async with open_driver(settings, PipelineOptions(once=True), job) as driver:
+        work = job if before_commit is None else Interrupted(job, before_commit)
+        async with open_driver(settings, PipelineOptions(once=True), work) as driver:
             await driver.run_once()
         await job.close()
 

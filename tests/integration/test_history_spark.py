@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from tests.integration.engines import Spark, spark_of
@@ -73,6 +74,38 @@ def test_rewrites_and_deletes(cluster: Brokers, spark: Spark) -> None:
     newest = spark.sql(f"SELECT max(committed_at) FROM {topic.table}.snapshots")[0][0]
     spark.sql(f"CALL lake.system.expire_snapshots('default.rewritten', TIMESTAMP '{newest}', 1)")
     topic.check()
+
+
+def test_changes_between_the_files_of_a_round_and_their_commit(cluster: Brokers, spark: Spark) -> None:
+    """Files that no snapshot names yet are young, and what looks for orphans leaves young ones alone: by default
+    those of three days, and Spark lets nobody ask for less than one. Other changes make the commit follow them."""
+    topic = Topic(cluster, spark, "between")
+    folder = Path(cluster.storage.removeprefix("file://"))
+    removed: list[object] = []
+    waiting: list[int] = []
+
+    def orphans() -> None:
+        named = {row[0].split("/data/")[1] for row in spark.sql(f"SELECT file_path FROM {topic.table}.files")}
+        there = [str(path).split("/data/")[1] for path in folder.glob("tables/default/between-*/data/**/*.parquet")]
+        waiting.append(len([name for name in there if name not in named]))
+        removed.extend(spark.sql("CALL lake.system.remove_orphan_files(table => 'default.between')"))
+        with pytest.raises(AssertionError, match="less than 24 hours"):
+            spark.sql("CALL lake.system.remove_orphan_files(table => 'default.between', older_than => now())")
+
+    changes: list[Callable[[], object]] = [
+        orphans,
+        lambda: spark.sql("CALL lake.system.rewrite_manifests('default.between')"),
+        lambda: spark.sql(f"ALTER TABLE {topic.table} ADD COLUMN more string"),
+    ]
+    for number, change in enumerate(changes):
+        start = COUNT + 100 * number
+        topic.client.produce(topic.name, made(start, start + 100))
+        topic.left += at_offsets(made(start, start + 100), start)
+        move(cluster, lambda change=change: change())  # type: ignore[misc]
+    assert (waiting, removed) == ([1], [])
+    topic.check()
+    counted = spark.sql(f"SELECT count(*), count(DISTINCT _stream.offset), count(more) FROM {topic.table}")
+    assert counted == [[COUNT + 300, COUNT + 300, 0]]
 
 
 @pytest.mark.parametrize("version", [2, 3])
