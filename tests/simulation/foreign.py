@@ -62,8 +62,10 @@ class Engine:
     # ── what it does ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def rewrite(self, loaded: LoadedTable) -> None:
-        """The same rows in other files, in another order."""
+        """The same rows in other files, in another order. Whoever still reads the old ones may have to be quick."""
         await self._replace(loaded, await self._rows(loaded), frozenset())
+        if self.world.luck.random() < 0.5:
+            await self.expire(loaded)
 
     async def delete(self, loaded: LoadedTable) -> None:
         """Some rows go: those that hash to it, or all before an offset."""

@@ -9,14 +9,16 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from tests.simulation.mutant import Mutant, always, never, only_in
 from tests.simulation.scenarios import SURPRISE, run
+from tests.simulation.table_mutants import TABLE_MUTANTS
 
 from lakestream.batch import RecordBatch, rebased
 from lakestream.coordination.cluster import ClusterView
@@ -39,37 +41,11 @@ from lakestream.testing.simulation import SimLoop
 SEEDS_MAX = 400
 
 
-class Mutant(NamedTuple):
-    name: str
-    broken: str
-    """What the code does instead."""
-    patches: Sequence[tuple[Any, str, Any]]
-    moods: tuple[str, ...] = ()
-
-
 class Verdict(NamedTuple):
     mutant: str
     seed: int | None
     rule: str
     runs: int
-
-
-def _only_in(functions: tuple[str, ...], mutated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule that is used in several places, switched off in some."""
-
-    def rule(*args: Any, **options: Any) -> Any:
-        caller = sys._getframe(1).f_code.co_name
-        return (mutated if caller in functions else real)(*args, **options)
-
-    return rule
-
-
-def _always(*_: Any, **__: Any) -> bool:
-    return True
-
-
-def _never(*_: Any, **__: Any) -> bool:
-    return False
 
 
 # ── what broken code does ────────────────────────────────────────────────────────────────────────────────────────────
@@ -286,7 +262,7 @@ MUTANTS = (
     Mutant(
         "look before retry",
         "a claim that met itself is taken for somebody else's",
-        [(rules, "is_mine", _never)],
+        [(rules, "is_mine", never)],
         ("lossy", "late"),
     ),
     Mutant(
@@ -329,13 +305,13 @@ MUTANTS = (
     Mutant(
         "floor check after a create",
         "a create below the floor counts",
-        [(rules, "floor_allows", _only_in(("counts", "_fate"), _always, rules.floor_allows))],
+        [(rules, "floor_allows", only_in(("counts", "_fate"), always, rules.floor_allows))],
         ("trims", "zombies"),
     ),
     Mutant(
         "floor check in a scan",
         "a scan from below the floor counts",
-        [(rules, "floor_allows", _only_in(("take_in", "_load", "claims_from"), _always, rules.floor_allows))],
+        [(rules, "floor_allows", only_in(("take_in", "_load", "claims_from"), always, rules.floor_allows))],
         ("trims", "zombies"),
     ),
     Mutant(
@@ -350,7 +326,7 @@ MUTANTS = (
         [(rules, "trim_bound", lambda upto, table_end, fold_offset: min(upto, fold_offset))],
         ("trims",),
     ),
-    Mutant("stale claims", "a claim counts however late it came", [(rules, "is_stale", _never)], ("sleepers",)),
+    Mutant("stale claims", "a claim counts however late it came", [(rules, "is_stale", never)], ("sleepers",)),
     Mutant(
         "sweep of half-claimed objects",
         "an object goes when what was claimed of it is dropped",
@@ -372,8 +348,8 @@ MUTANTS = (
         "gap check on opening",  # the floor check finds the same gaps there, so both are off
         "a chain with a gap is believed",
         [
-            (rules, "is_gapless", _always),
-            (rules, "floor_allows", _only_in(("_load",), _always, rules.floor_allows)),
+            (rules, "is_gapless", always),
+            (rules, "floor_allows", only_in(("_load",), always, rules.floor_allows)),
         ],
         ("restarts",),
     ),
@@ -392,18 +368,18 @@ MUTANTS = (
     Mutant(
         "a missing object means that the table has it",
         "a reader does not look at the floor again",
-        [(view.Views, "refresh", _only_in(("_bytes_of",), _no_look, view.Views.refresh))],
+        [(view.Views, "refresh", only_in(("_bytes_of",), _no_look, view.Views.refresh))],
         ("trims", "zombies"),
     ),
     Mutant(
         "who says that there is no more looks first",
         "the end is told from memory",
-        [(view.Views, "refresh", _only_in(("bounds", "_look_at_end"), _no_look, view.Views.refresh))],
+        [(view.Views, "refresh", only_in(("bounds", "_look_at_end"), _no_look, view.Views.refresh))],
     ),
     Mutant(
         "refusals from a confirmed view: appends",
         "a batch is refused by what an old leader says",
-        [(rules, "needs_confirming", _never)],
+        [(rules, "needs_confirming", never)],
         ("deposed",),
     ),
     Mutant(
@@ -412,8 +388,8 @@ MUTANTS = (
         [(view.Views, "refresh", _believe_any_node)],
         ("deposed",),
     ),
-    Mutant("sequence check", "any sequence may follow", [(rules, "sequence_follows", _always)]),
-    Mutant("epoch check", "an old incarnation may go on", [(rules, "epoch_is_current", _always)]),
+    Mutant("sequence check", "any sequence may follow", [(rules, "sequence_follows", always)]),
+    Mutant("epoch check", "an old incarnation may go on", [(rules, "epoch_is_current", always)]),
     Mutant(
         "checksum of a read", "bytes are served unchecked", [(reader, "verify", lambda data, name: RecordBatch(data))]
     ),
@@ -444,7 +420,7 @@ MUTANTS = (
     Mutant(
         "a failed batch holds back those that arrive later",
         "who was told of a failure is believed to know of it",
-        [(claimer.Failure, "is_before", _never)],
+        [(claimer.Failure, "is_before", never)],
         ("kafka lossy", "kafka storm"),
     ),
     Mutant(
@@ -492,7 +468,7 @@ MUTANTS = (
     Mutant(
         "who lists offsets looks first",
         "the ends are told from memory",
-        [(view.Views, "refresh", _only_in(("bounds",), _no_look, view.Views.refresh))],
+        [(view.Views, "refresh", only_in(("bounds",), _no_look, view.Views.refresh))],
         HANDLED,
     ),
     Mutant(
@@ -510,7 +486,7 @@ MUTANTS = (
     Mutant(
         "nothing is deleted beyond the end",
         "any offset may be the start",
-        [(log.Log, "_look_at_end", _only_in(("delete_before",), _nothing, log.Log._look_at_end))],
+        [(log.Log, "_look_at_end", only_in(("delete_before",), _nothing, log.Log._look_at_end))],
         HANDLED,
     ),
     Mutant(
@@ -545,6 +521,8 @@ MUTANTS = (
     ),
 )
 
+ALL = (*MUTANTS, *TABLE_MUTANTS)
+
 
 @contextmanager
 def _mutated(mutant: Mutant) -> Iterator[None]:
@@ -556,7 +534,7 @@ def _mutated(mutant: Mutant) -> Iterator[None]:
 
 def hunt(mutant_name: str, seeds_max: int) -> Verdict:
     """The first seed on which the mutant is caught though the real code holds."""
-    (mutant,) = (one for one in MUTANTS if one.name == mutant_name)
+    (mutant,) = (one for one in ALL if one.name == mutant_name)
     for seed in range(seeds_max):
         with _mutated(mutant):
             outcome = run(seed, moods=mutant.moods)
@@ -573,7 +551,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    names = [mutant.name for mutant in MUTANTS if options.only in mutant.name]
+    names = [mutant.name for mutant in ALL if options.only in mutant.name]
     survivors = 0
     print(f"{'rule switched off':42} {'caught at seed':>14}  by")
     with ProcessPoolExecutor(options.jobs, initializer=logging.disable) as pool:

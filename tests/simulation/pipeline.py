@@ -77,7 +77,7 @@ class Pipeline:
                 await self._try(self.sweep())
                 continue
             await self._try(self.rounds_on())
-            if luck.random() < 0.3:
+            if luck.random() < 0.2 and not self.world.healed:
                 await self._try(self.trim_all())
             if luck.random() < 0.3:
                 await self._try(self.maintenance.maintain())

@@ -119,6 +119,8 @@ class Reader:
             )
             return
         for row in rows:
+            if row.offset in seen or (seen and row.offset < max(seen)):
+                witness.accuse("none twice in one answer", f"a read of {partition}:{offset} gave {row.offset} again")
             seen.add(row.offset)
             true = log.records.get(row.offset)
             if true is None or true.value != row.value:

@@ -39,7 +39,7 @@ STORM = Weather(
     slow=0.08, refused=0.02, lost_there=0.02, lost_back=0.04, late=0.03, stall=0.01, kill=0.006, event_lost=0.3
 )
 TABLES = Weather(
-    slow=0.05, refused=0.01, lost_there=0.01, lost_back=0.03, late=0.01, stall=0.005, kill=0.004, late_s_max=1 * HOUR
+    slow=0.2, refused=0.01, lost_there=0.01, lost_back=0.03, late=0.01, stall=0.005, kill=0.004, late_s_max=1 * HOUR
 )
 
 
@@ -83,7 +83,26 @@ MOODS = (
     Mood(name="swift", weather=SWIFT, plain=3, idempotent=1, transactional=0, think_s_max=10.0, move_s_max=2.0),
     Mood(name="deposed", weather=replace(LOSSY, late=0.005), depositions=8, think_s_max=120.0, move_s_max=120.0),
     Mood(name="storm", weather=STORM, depositions=3, pipelines=2, move_s_max=200.0),
-    Mood(name="tables", weather=TABLES, pipelines=2, engines=1, batches=12, think_s_max=20.0, move_s_max=10.0),
+    Mood(
+        name="tables",
+        weather=TABLES,
+        pipelines=2,
+        engines=1,
+        readers=4,
+        batches=12,
+        think_s_max=20.0,
+        move_s_max=10.0,
+    ),
+    Mood(
+        name="slow readers",
+        weather=Weather(slow=0.4, slow_s_max=4.0),
+        engines=2,
+        readers=6,
+        transactional=0,
+        batches=20,
+        think_s_max=3.0,
+        move_s_max=3.0,
+    ),
     Mood(name="tables old", weather=LATE, depositions=5, pipelines=2, engines=1, think_s_max=60.0, move_s_max=20.0),
     replace(KAFKA, name="kafka calm", cuts=0.0),
     replace(KAFKA, name="kafka cuts", weather=Weather(slow=0.05, event_doubled=0.2), cuts=0.1),

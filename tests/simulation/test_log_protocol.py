@@ -1,4 +1,4 @@
-"""The log, and Kafka's requests on top of it, under faults: 200 seeds, and all that once failed."""
+"""The log, Kafka requests on top of it, the way into tables and back, under faults: 200 seeds, and all that failed."""
 
 import logging
 from collections.abc import Iterator
@@ -45,6 +45,21 @@ def test_the_rare_paths_are_reached() -> None:
     """A simulation that meets no fault proves nothing."""
     tally = sum((run(seed).tally for seed in range(60)), start=run(60).tally)
     for path in ("void claims", "stale claims", "duplicates avoided", "metadata stale read", "metadata late", "trims"):
+        assert tally[path] > 0, f"no run met {path}"
+
+
+def test_the_rare_paths_of_tables_are_reached() -> None:
+    names = ("tables", "tables old", "slow readers")
+    tally = sum((run(seed, moods=names).tally for seed in range(12)), start=run(12, moods=names).tally)
+    for path in (
+        "engines killed",
+        "foreign delete",
+        "foreign expire",
+        "foreign rewrite",
+        "pipelines killed",
+        "table files removed",
+        "topics stuck",
+    ):
         assert tally[path] > 0, f"no run met {path}"
 
 
