@@ -9,6 +9,7 @@ LakestreamError
 ├── Rejected             the request is wrong: fix it
 │   ├── OutOfOrder       a producer's sequence does not follow its last one
 │   ├── OutOfRange       the offset lies outside the log
+│   ├── WrongTransaction the transaction is not open, or not here: abort it and begin anew
 │   └── Misconfigured    a setting is wrong: fix it and start again
 └── Corrupt              stored bytes are wrong: alert a person
 """
@@ -40,6 +41,9 @@ class OutOfOrder(Rejected): ...
 
 
 class OutOfRange(Rejected): ...
+
+
+class WrongTransaction(Rejected): ...
 
 
 class Misconfigured(Rejected): ...

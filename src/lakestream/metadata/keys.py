@@ -16,9 +16,17 @@
 | /catalog/tables/{table id}            | /catalog  | Table: its name and its newest metadata file                  |
 | /pipeline/report/{driver}             | /pipeline | PipelineReport: how far behind tables are, and why            |
 | /pipeline/asked/{ask id}              | /pipeline | Ask: somebody waits until a table has these offsets           |
+| /groups/{group}                       | that group | GroupRecord: generation, members, what each has              |
+| /offsets/{group}/{topic id}.{n:010d}  | that group | Committed: how far the group has read a partition            |
+| /offsets/{group}/owner                | that group | whose turn it is: written last in whatever a coordinator     |
+|                                       |            | writes, so that one that was followed by another is refused  |
+| /group_names/{group}                  | /group_names | that there is such a group; empty                          |
+| /transactions/{id}                    | itself    | Transaction: whose turn it is, what is open, how it ends       |
+| /transaction_names/{id}               | /transaction_names | that there is such an id; empty                      |
+| /group_transactions/{group}/{id}      | that group | a transaction may hold offsets of the group; empty           |
 | /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
 
-All records of one log share a home, so they live in one shard and a scan returns them in order.
+All records of one log share a home, so they live in one shard and a scan returns them in order; so do those of a group.
 """
 
 from collections.abc import Sequence
@@ -41,11 +49,16 @@ CATALOG = "/catalog"
 """One home for all of the catalog: a table is committed to every few seconds at most, and one scan finds them all."""
 NAMESPACES = Folder("/catalog/namespaces", CATALOG)
 TABLES = Folder("/catalog/tables", CATALOG)
+GROUP_NAMES = Folder("/group_names", "/group_names")
+TRANSACTION_NAMES = Folder("/transaction_names", "/transaction_names")
+TRANSACTIONS = "/transactions/"
 
 FLOOR_NAME = "floor"
 """Sorts behind the offsets, so a scan of claims can end before it."""
 START_NAME = "start"
 """Sorts behind the floor, so no scan of claims meets it."""
+OWNER_NAME = "owner"
+"""Sorts behind the ids of topics, so a scan of offsets can end before it."""
 
 
 @lru_cache(maxsize=20_000)
@@ -149,3 +162,76 @@ def table_name_key(levels: Sequence[str], name: str) -> Key:
 
 def table_key(table_id: str) -> Key:
     return TABLES.key(table_id)
+
+
+NAMELESS = "%"
+"""The name of the group that has none: old clients commit to it. No other name is quoted like this."""
+
+
+def group_name(group: str) -> str:
+    return catalog_name(group) or NAMELESS
+
+
+def group_text(name: str) -> str:
+    return "" if name == NAMELESS else catalog_text(name)
+
+
+@lru_cache(maxsize=20_000)
+def _group_home(group: str) -> str:
+    return f"/groups/{group_name(group)}"
+
+
+def group_key(group: str) -> Key:
+    home = _group_home(group)
+    return Key(home, home)
+
+
+def group_name_key(group: str) -> Key:
+    return GROUP_NAMES.key(group_name(group))
+
+
+def offsets_folder(group: str) -> Folder:
+    return Folder(f"/offsets/{group_name(group)}", _group_home(group))
+
+
+def owner_key(group: str) -> Key:
+    return offsets_folder(group).key(OWNER_NAME)
+
+
+def offset_key(group: str, partition: PartitionId) -> Key:
+    return offsets_folder(group).key(f"{partition.topic_id}.{partition.number:010d}")
+
+
+def offset_partition(name: str) -> PartitionId:
+    topic_id, _, number = name.rpartition(".")
+    return PartitionId(topic_id, int(number))
+
+
+def transaction_name(transactional_id: str) -> str:
+    return catalog_name(transactional_id)
+
+
+def transaction_text(name: str) -> str:
+    return catalog_text(name)
+
+
+def transaction_key(transactional_id: str) -> Key:
+    path = f"/transactions/{transaction_name(transactional_id)}"
+    return Key(path, path)
+
+
+def transaction_of(path: str) -> str:
+    """The transactional id that a changed path under /transactions/ belongs to."""
+    return transaction_text(path.rpartition("/")[2])
+
+
+def transaction_name_key(transactional_id: str) -> Key:
+    return TRANSACTION_NAMES.key(transaction_name(transactional_id))
+
+
+def group_transactions_folder(group: str) -> Folder:
+    return Folder(f"/group_transactions/{group_name(group)}", _group_home(group))
+
+
+def group_transaction_key(group: str, transactional_id: str) -> Key:
+    return group_transactions_folder(group).key(transaction_name(transactional_id))
