@@ -63,6 +63,9 @@ class Inspector:
         if rules.is_stale(claim, dated.created_ms):
             return None  # its offsets are a gap, its bytes may be gone
         extents = await self._content(claim)
+        if not isinstance(extents, str) and claim.extent_id not in extents:
+            del self._extents[claim.name]  # a segment that has grown since it was looked at for another claim
+            extents = await self._content(claim)
         if isinstance(extents, str):
             return Trouble(claim.offset_end, f"offset {claim.offset_start}: {extents}")
         if claim.extent_id not in extents:

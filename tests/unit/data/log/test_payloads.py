@@ -6,6 +6,7 @@ import pytest
 from tests.unit.data.brokers import World, plain
 
 from lakestream.data.log import payloads as payloads_module
+from lakestream.data.log.inspect import Inspector
 from lakestream.data.log.payloads import BY_CHANCE, NEWEST, Payloads
 from lakestream.errors import Missing
 from lakestream.model import PartitionId
@@ -89,3 +90,13 @@ async def test_what_was_trimmed_meanwhile_is_no_trouble(world: World) -> None:
 async def test_a_log_that_is_gone(world: World) -> None:
     with pytest.raises(Missing, match="is gone"):
         await payloads(world, full=True).check(PartitionId("nobody", 0))
+
+
+async def test_a_segment_that_grows_beside_the_doctor_holds_what_is_claimed(world: World) -> None:
+    world.profile = Profile.LATENCY
+    one, two = await world.topic(2)
+    log = await world.broker()
+    inspector = Inspector(world.server.client(), world.objects, world.segments())
+    for partition in (one, two):  # the second one's frame comes when the segment has been looked at
+        await log.append(partition, plain("a"))
+        assert (await inspector.inspect(partition)).troubles == []
