@@ -53,7 +53,9 @@ class Foreigner:
         """What moves files about is done to all tables, the rest to one of them."""
         moving = [self._sort, self._rewrite, self._delete, self._expire]
         others = [self._rewrite_manifests, self._remove_orphans, self._add_column]
-        chosen = [(change, topic) for change in moving for topic in self._topics]
+        chosen: list[tuple[Callable[[str], None], str]] = [
+            (change, topic) for change in moving for topic in self._topics
+        ]
         chosen += [(change, self._luck.choice(self._topics)) for change in others]
         self._luck.shuffle(chosen)
         return chosen
