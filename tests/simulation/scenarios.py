@@ -17,7 +17,7 @@ from tests.simulation.world import Host, Mood, World
 
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata.topics import Topic, Topics
-from lakestream.testing.faults import Weather, spread
+from lakestream.testing.faults import CALM, Weather, spread
 from lakestream.testing.simulation import SimLoop
 
 HOUR = 3600.0
@@ -80,7 +80,16 @@ MOODS = (
         pipelines=2,
     ),
     Mood(name="restarts", weather=RESTARTS, think_s_max=3.0, move_s_max=2.0, pipelines=2, batches=12),
-    Mood(name="swift", weather=SWIFT, plain=3, idempotent=1, transactional=0, think_s_max=10.0, move_s_max=2.0),
+    Mood(
+        name="swift",
+        weather=SWIFT,
+        drivers_weather=CALM,  # or no trim would come as soon as an answer is lost
+        plain=3,
+        idempotent=1,
+        transactional=0,
+        think_s_max=10.0,
+        move_s_max=2.0,
+    ),
     Mood(name="deposed", weather=replace(LOSSY, late=0.005), depositions=8, think_s_max=120.0, move_s_max=120.0),
     Mood(name="storm", weather=STORM, depositions=3, pipelines=2, move_s_max=200.0),
     Mood(

@@ -46,6 +46,8 @@ class Mood:
 
     name: str
     weather: Weather = CALM
+    drivers_weather: Weather | None = None
+    """Where those who move records into tables have another."""
     brokers: int = 3
     partitions: int = 2
     plain: int = 1
@@ -89,7 +91,8 @@ class Host:
         self.machine = loop.machine(name)
         self.clock = SimClock(loop, self.machine, skew_ms=loop.luck.randint(-20_000, 20_000))
         kinds = ("metadata", "objects", "disk")
-        self.lines = [Line(loop, self.machine, kind, world.weather, world.tally) for kind in kinds]
+        weather = world.weather_of(name)
+        self.lines = [Line(loop, self.machine, kind, weather, world.tally) for kind in kinds]
         self.metadata = FaultyMetadata(world.server, self.lines[0])
         self.objects = FaultyObjects(world.objects, self.lines[1])
         self.segments = FaultySegments(world.disk, world.clock, self.lines[2])
@@ -243,6 +246,11 @@ class World:
     ) -> None:
         self.tally[f"{role}s killed"] += 1
         self.loop.after(spread(self.luck, 0.1, 120.0), self.start, hosts, place, role, then, kind)
+
+    def weather_of(self, name: str) -> Weather:
+        """On a machine of that name."""
+        other = self.mood.drivers_weather
+        return self.weather if other is None or self.healed or not name.startswith("pipeline") else other
 
     def any_broker(self) -> Host:
         return self.luck.choice(self.brokers)
