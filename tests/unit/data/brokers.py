@@ -9,7 +9,7 @@ from enum import Enum, auto
 from lakestream.batch import RecordBatch
 from lakestream.clock import Clock, SeededIds
 from lakestream.data.log.log import History, Log, Slice
-from lakestream.data.log.struggle import MayOpen
+from lakestream.data.log.struggle import TransactionOf
 from lakestream.data.log.sweeper import Sweeper
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.errors import Conflict, LakestreamError, Unavailable, Uncertain
@@ -153,7 +153,7 @@ class World:
         clock: Clock | None = None,
         settings: LogSettings = QUICK,
         history: History | None = None,
-        may_open: MayOpen | None = None,
+        transaction_of: TransactionOf | None = None,
         without_disk: bool = False,
     ) -> Log:
         log = Log(
@@ -165,7 +165,7 @@ class World:
             self.ids,
             profile_of=lambda _: self.profile,
             history=history,
-            may_open=may_open,
+            transaction_of=transaction_of,
         )
         await log.start()
         self.brokers.append(log)

@@ -40,18 +40,14 @@ class Draft(NamedTuple):
     trial: Trial
 
     @property
-    def openings(self) -> list[tuple[Placed, BatchInfo]]:
-        """Batches with which a transaction begins here."""
-        if not self.trial.openings or self.claim is None:
-            return []
-        began = {id(batch) for batch in self.trial.openings}
-        pairs = zip(self.accepted, self.claim.batches, strict=True)
-        return [(item, batch) for item, batch in pairs if id(batch) in began]
+    def asks(self) -> list[BatchInfo]:
+        """Batches of transactions of which others know whether they go on."""
+        return self.trial.openings + self.trial.misplaced
 
     @property
     def needs_confirming(self) -> bool:
         refusals = sum(isinstance(verdict, LakestreamError) for _, verdict in self.others)
-        return rules.needs_confirming(refusals, len(self.accepted))
+        return bool(self.trial.misplaced) or rules.needs_confirming(refusals, len(self.accepted))
 
 
 class Failure(NamedTuple):
@@ -199,7 +195,7 @@ class Claimer:
             for lane in lanes:
                 view = self._views.known(lane.partition)
                 draft = None if view is None else self.draft(lane, view)
-                if view is None or draft is None or draft.claim is None or draft.trial.openings:
+                if view is None or draft is None or draft.claim is None or draft.asks:
                     self._go_alone(lane, None, None)
                 else:
                     drafts.append((lane, view, draft, draft.claim))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from lakestream.data.log import rules
-from lakestream.errors import Corrupt, Fenced, OutOfOrder, Rejected
+from lakestream.errors import Corrupt, Fenced, OutOfOrder, Rejected, WrongTransaction
 from lakestream.metadata.claims import NO_PRODUCER, NO_TRANSACTION, BatchInfo, Claim, Kind
 
 FORMAT: Final = 1
@@ -97,16 +97,16 @@ def _judge_sequence(producer: Producer, batch: BatchInfo) -> Duplicate | OutOfOr
     )
 
 
-def _judge_transaction(producer: Producer, batch: BatchInfo) -> Rejected | None:
+def _judge_transaction(producer: Producer, batch: BatchInfo) -> WrongTransaction | None:
     if batch.kind is Kind.PLAIN and not producer.in_transaction:
         return None
     who = f"producer {batch.producer_id}"
     if batch.kind is Kind.PLAIN:
-        return Rejected(f"{who} has an open transaction; this batch is outside of it")
+        return WrongTransaction(f"{who} has an open transaction; this batch is outside of it")
     if batch.transaction != NO_TRANSACTION and batch.transaction <= producer.transaction_ended:
-        return Rejected(f"{who}: transaction {batch.transaction} has ended")
+        return WrongTransaction(f"{who}: transaction {batch.transaction} has ended")
     if producer.in_transaction and batch.transaction != producer.transaction:
-        return Rejected(f"{who}: transaction {producer.transaction} is still open")
+        return WrongTransaction(f"{who}: transaction {producer.transaction} is still open")
     return None
 
 
@@ -294,6 +294,8 @@ class Trial:
         """No transaction is touched."""
         self.openings: list[BatchInfo] = []
         """Accepted batches with which a transaction begins in this log."""
+        self.misplaced: list[BatchInfo] = []
+        """Batches that may not follow here in the transaction that they were taken for. It may not be theirs."""
 
     def holds_for(self, fold: Fold) -> bool:
         """A fold changes only by moving on: at the same offset it is as it was when it was tried."""
@@ -314,6 +316,8 @@ class Trial:
                 if batch.kind is Kind.TRANSACTIONAL and (producer is None or not producer.in_transaction):
                     self.openings.append(batch)
             self.offset += batch.record_count
+        elif batch.kind is Kind.TRANSACTIONAL and isinstance(verdict, WrongTransaction):
+            self.misplaced.append(batch)
         return verdict
 
     def knows(self, producer_id: int) -> bool:

@@ -23,7 +23,7 @@ from lakestream.data.log.fold import Aborted, Producer, served
 from lakestream.data.log.routes import Numbers, Routes
 from lakestream.data.log.search import Search
 from lakestream.data.log.skew import SkewGuard
-from lakestream.data.log.struggle import MayOpen, Struggles
+from lakestream.data.log.struggle import Struggles, TransactionOf
 from lakestream.data.log.times import At
 from lakestream.data.log.view import View, Views
 from lakestream.data.log.wait import Feed, Waiters
@@ -33,7 +33,7 @@ from lakestream.data.wal.media import ObjectFrames, SegmentFrames
 from lakestream.data.wal.reader import BLOCK_OVERHEAD, Batches, Reader
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.data.wal.writer import Writer, WriterSettings
-from lakestream.errors import Corrupt, LakestreamError, Missing, OutOfRange, Unavailable
+from lakestream.errors import Corrupt, Missing, OutOfRange, Unavailable
 from lakestream.filed import Piece
 from lakestream.metadata.claims import NO_TRANSACTION, BatchInfo, Claim, Claims, Dated
 from lakestream.metadata.store import MetadataStore
@@ -139,7 +139,7 @@ class Log:
         *,
         profile_of: Callable[[PartitionId], Profile],
         history: History | None = None,
-        may_open: MayOpen | None = None,
+        transaction_of: TransactionOf | None = None,
     ) -> None:
         self._claims = Claims(metadata)
         self._history = history
@@ -154,7 +154,7 @@ class Log:
             self._claims,
             self._views,
             self._store_again,
-            may_open or _may_open,
+            transaction_of or _as_placed,
             timeout_ms=settings.append_timeout_ms,
             retry_interval_ms=settings.retry_interval_ms,
         )
@@ -556,9 +556,9 @@ def _writers(
     return writers
 
 
-async def _may_open(partition: PartitionId, batch: BatchInfo) -> LakestreamError | None:
+async def _as_placed(partition: PartitionId, batch: BatchInfo) -> int:
     """Where nobody knows of transactions, whoever writes in one knows what he does."""
-    return None
+    return batch.transaction
 
 
 def _short(ids: Ids) -> str:

@@ -32,9 +32,9 @@ class Outcome(NamedTuple):
     created_ms: int = 0
 
 
-MayOpen: TypeAlias = Callable[[PartitionId, BatchInfo], Coroutine[None, None, LakestreamError | None]]
-"""Asks those who know of transactions whether one is going on now, with this log in it; else why not. Unavailable is
-raised: they cannot tell now."""
+TransactionOf: TypeAlias = Callable[[PartitionId, BatchInfo], Coroutine[None, None, int | LakestreamError]]
+"""Asks those who know of transactions which one of this producer is going on now, with this log in it; else why none.
+Unavailable is raised: they cannot tell now."""
 
 
 class Struggles:
@@ -43,7 +43,7 @@ class Struggles:
         claims: Claims,
         views: Views,
         store_again: Callable[[Extent], Coroutine[None, None, None]],
-        may_open: MayOpen,
+        transaction_of: TransactionOf,
         *,
         timeout_ms: int,
         retry_interval_ms: int,
@@ -51,7 +51,7 @@ class Struggles:
         self._claims = claims
         self._views = views
         self._store_again = store_again
-        self._may_open = may_open
+        self._transaction_of = transaction_of
         self._timeout_ms = timeout_ms
         self._retry_interval_ms = retry_interval_ms
 
@@ -64,7 +64,9 @@ class Struggles:
                 f"the batch is not stored; those before it in its log had no clear answer for"
                 f" {self._timeout_ms / 1000:g} s"
             )
-        struggle = _Struggle(self._claims, self._views, self._store_again, self._may_open, claimer, lane, tried, answer)
+        struggle = _Struggle(
+            self._claims, self._views, self._store_again, self._transaction_of, claimer, lane, tried, answer
+        )
         try:
             async with asyncio.timeout_at(deadline_s):
                 while not await struggle.step():
@@ -79,7 +81,7 @@ class _Struggle:
         claims: Claims,
         views: Views,
         store_again: Callable[[Extent], Coroutine[None, None, None]],
-        may_open: MayOpen,
+        transaction_of: TransactionOf,
         claimer: Claimer,
         lane: Lane,
         tried: Draft | None,
@@ -88,7 +90,7 @@ class _Struggle:
         self._claims = claims
         self._views = views
         self._store_again = store_again
-        self._may_open = may_open
+        self._transaction_of = transaction_of
         self._claimer = claimer
         self._lane = lane
         self._extent = lane.queue[0]
@@ -183,15 +185,29 @@ class _Struggle:
                 await self._views.refresh(view, confirmed=True)
                 draft = self._claimer.draft(self._lane, view)
             offset = view.offset_end
-            if await self._may_begin(draft) and rules.opens_at(offset, view.offset_end):
+            if await self._is_right(draft) and rules.opens_at(offset, view.offset_end):
                 return draft
 
-    async def _may_begin(self, draft: Draft) -> bool:
+    async def _is_right(self, draft: Draft) -> bool:
         """Whether all transactions that begin with this draft are going on. Asked after the view reached its end: the
-        marker that ends one is appended later, so it comes behind the batch, or takes its place and refuses it."""
-        for item, batch in draft.openings:
-            item.refusal = await self._may_open(self._lane.partition, batch)
-        return not any(item.refusal for item in draft.accepted)
+        marker that ends one is appended later, so it comes behind the batch, or takes its place and refuses it.
+
+        Which transaction a batch belongs to was known from memory when it came. That may have been the one before."""
+        asks = {id(batch) for batch in draft.asks}
+        right = True
+        for index, batch in enumerate(list(self._extent.batches)):
+            if id(batch) not in asks:
+                continue
+            item = self._extent.items[index]
+            found = await self._transaction_of(self._lane.partition, batch)
+            if isinstance(found, LakestreamError):
+                item.refusal = found
+            elif found != batch.transaction:
+                self._extent.relabel(index, found)
+            else:
+                continue
+            right = False
+        return right
 
     async def _log_is_gone(self, claim: Claim) -> None:
         """The topic was deleted. Its id never comes back, so the claim that nobody will ever look at can go."""

@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from lakestream.batch import CONTROL, TRANSACTIONAL, RecordBatch, is_commit
 from lakestream.data.wal.format import Part
 from lakestream.errors import LakestreamError
@@ -119,6 +121,11 @@ class Extent:
         for item in self.items:
             self.batches.append(item.described(byte_start))
             byte_start += item.batch.size
+
+    def relabel(self, index: int, transaction: int) -> None:
+        """A batch belongs to another transaction than was believed when it was placed."""
+        self.items[index].transaction = transaction
+        self.batches[index] = msgspec.structs.replace(self.batches[index], transaction=transaction)
 
     def next_claim_id(self) -> str:
         """The same claim id always means the same content, so every try with another content has another one. All of
