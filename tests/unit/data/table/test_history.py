@@ -300,7 +300,10 @@ async def damaged(lake: Lake, key: str, step: int) -> int:
         except Corrupt as error:
             found.append(str(error))
     await lake.store.put(key, [body])
-    assert [error for error in found if "tables/" not in error] == []
+    # The damage may lie in the name of the file that is read next: then another part of it is right.
+    assert [
+        error for error in found if "tables/" not in error and ".avro" not in error and ".parquet" not in error
+    ] == []
     return len(found)
 
 

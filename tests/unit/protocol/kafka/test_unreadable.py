@@ -103,6 +103,22 @@ async def test_others_in_the_same_request_do_not_wait(serving: Serving) -> None:
         assert (await waits).responses[1].partitions[0].records
 
 
+class Away(Damaged):
+    """A history whose store does not answer now."""
+
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Past:
+        raise Unavailable("the bucket is away")
+
+
+async def test_nobody_asks_on_and_on_for_what_is_away(serving: Serving) -> None:
+    object.__setattr__(serving.services, "log", await serving.world.broker(history=Away()))
+    await topic_with_history(serving, "orders")
+    begun_s = asyncio.get_running_loop().time()
+    (topic,) = (await serving.ask(1, 4, fetching("orders", wait_ms=100))).responses
+    assert topic.partitions[0].error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert asyncio.get_running_loop().time() - begun_s >= 0.09
+
+
 async def test_a_time_that_cannot_be_looked_up(serving: Serving) -> None:
     await topic_with_history(serving, "orders")
     asked = {"replica_id": -1, "topics": [{"name": "orders", "partitions": [{"partition_index": 0, "timestamp": 1}]}]}

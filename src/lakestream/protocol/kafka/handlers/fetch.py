@@ -30,6 +30,9 @@ ZSTD_FROM_VERSION: Final = 10
 READS_MAX: Final = 64
 """Partitions of one request that are read together."""
 ZSTD: Final = CODECS.index("zstd")
+PATIENT: Final = (Code.NONE, Code.CORRUPT_MESSAGE, Code.NOT_LEADER_OR_FOLLOWER)
+"""Of damaged records, and of a store that is away, a client is told when its own time to wait is over: some would ask
+again at once, thousands of times a second. It may be back by then."""
 
 
 class Wanted(NamedTuple):
@@ -72,9 +75,8 @@ async def fetch(call: Call, services: Services) -> list[Piece]:
 
 
 def _is_answer(part: Found) -> bool:
-    """Nothing to wait for. Of damaged records a client is told when its own time to wait is over: some would ask again
-    at once, thousands of times a second."""
-    return (part.error != Code.NONE and part.error != Code.CORRUPT_MESSAGE) or part.preferred != NO_REPLICA
+    """Nothing to wait for."""
+    return part.error not in PATIENT or part.preferred != NO_REPLICA
 
 
 async def _resolved(topic: Any, services: Services) -> Topic:
