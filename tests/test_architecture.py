@@ -101,7 +101,10 @@ def test_no_key_is_spelled_outside_the_page_of_keys() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert not node.value.startswith(
-                    ("/log/", "/fold/", "/table_end/", "/topics", "/brokers", "/cluster", "/probe", "/catalog")
+                    (
+                        *("/log/", "/fold/", "/table_end/", "/topics", "/brokers", "/cluster", "/probe", "/catalog"),
+                        *("/groups/", "/offsets/", "/group_names"),
+                    )
                 ), path
 
 

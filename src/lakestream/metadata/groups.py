@@ -1,0 +1,230 @@
+"""Groups and their committed offsets, as typed records over the metadata store.
+
+Below: store.py, keys.py.  Above: coordination/groups, which decides what a group does.  Nothing is decided here.
+
+**Whose turn it is.** A group is written by the broker that coordinates it, and two may believe that they do. So each
+group has a record `owner`, which whoever writes puts last, at the version that it knows: offsets first, then the group,
+then the owner. If that last put is refused, somebody else has taken the group over meanwhile, and nothing of this write
+is called done. Who takes over puts the owner first and reads the rest after it: what the one before it has called done
+is there then. The put of an offset expects a version too, so what comes too late never covers what is newer.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from lakestream.errors import Conflict, Corrupt, Unavailable
+from lakestream.metadata import keys
+from lakestream.metadata.store import ABSENT, ANY, MetadataStore, Put, Record, Stored, put_one
+from lakestream.model import PartitionId
+
+FORMAT: Final = 1
+CLAIMS_MAX: Final = 5
+"""Tries to take a group over, while others do the same."""
+NAMES_AT_ONCE: Final = 1_000
+
+
+class State(Enum):
+    EMPTY = "empty"
+    PREPARING = "preparing"
+    COMPLETING = "completing"
+    STABLE = "stable"
+    DEAD = "dead"
+
+
+class Protocol(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A way to share out partitions that a member knows. What it says about itself is nobody's business here."""
+
+    name: str
+    metadata: bytes
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    session_ms: int
+    rebalance_ms: int
+    protocols: tuple[Protocol, ...]
+    assignment: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return len(self.assignment) + sum(len(protocol.metadata) for protocol in self.protocols)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((known.metadata for known in self.protocols if known.name == protocol), b"")
+
+
+class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="classic"):
+    """A group of the classic protocol, as whoever coordinates it next has to know it."""
+
+    format: int = FORMAT
+    state: State = State.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = {}
+    since_ms: int = -1
+    """Since when it is in this state, by the wall clock: what is empty for long is forgotten."""
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+    generation: int
+    expires_ms: int = -1
+    """Chosen by clients of old; -1: as the broker has it."""
+
+
+class StoredOffset(NamedTuple):
+    committed: Committed
+    version: int
+
+
+class StoredGroup(NamedTuple):
+    record: GroupRecord
+    version: int
+
+
+class Claimed(NamedTuple):
+    """A group that was taken over. Without a record and an owner it is nobody's: there is no such group yet."""
+
+    group: StoredGroup | None
+    versions: dict[PartitionId, int]
+    """Of its offsets."""
+    owner: int
+
+
+class Written(NamedTuple):
+    """What became of a write. `lost`: some offsets are at other versions than expected, and all else is done."""
+
+    group: int | None
+    versions: dict[PartitionId, int]
+    owner: int
+    lost: frozenset[PartitionId]
+
+
+class NamedGroup(NamedTuple):
+    name: str
+    created_ms: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_group = msgspec.msgpack.Decoder(GroupRecord).decode
+_decode_offset = msgspec.msgpack.Decoder(Committed).decode
+
+
+class Groups:
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    # ── looks, by anybody ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def names(self) -> list[NamedGroup]:
+        found: list[NamedGroup] = []
+        start = ""
+        while True:
+            page = (await self._store.scan(keys.GROUP_NAMES, start, limit=NAMES_AT_ONCE)).records
+            found += [NamedGroup(keys.group_text(record.name), record.created_ms) for record in page]
+            if len(page) < NAMES_AT_ONCE:
+                return found
+            start = f"{page[-1].name}{keys.NEXT_NAME}"
+
+    async def get(self, name: str) -> StoredGroup | None:
+        record = await self._store.get(keys.group_key(name), confirmed=True)
+        return None if record is None else StoredGroup(_group(record), record.version)
+
+    async def offsets(self, name: str) -> dict[PartitionId, StoredOffset]:
+        """All that was called done before this call is in it."""
+        folder = keys.offsets_folder(name)
+        found = (await self._store.scan(folder, "", keys.OWNER_NAME, confirmed=True)).records
+        return {keys.offset_partition(one.name): StoredOffset(_offset(one), one.version) for one in found}
+
+    # ── what a coordinator does ──────────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, name: str, who: str) -> Claimed:
+        """Take a group over, and read it. Whoever had it before can write it no longer."""
+        for _ in range(CLAIMS_MAX):
+            there = await self._store.get(keys.owner_key(name), confirmed=True)
+            if there is None:
+                return Claimed(None, {}, ABSENT)
+            try:
+                owner = await put_one(self._store, keys.owner_key(name), who.encode(), there.version)
+            except Conflict:
+                continue
+            group = await self.get(name)
+            offsets = await self.offsets(name)
+            return Claimed(group, {one: stored.version for one, stored in offsets.items()}, owner.version)
+        raise Unavailable(f"group {name}: brokers take it from one another; try again")
+
+    async def write(
+        self,
+        name: str,
+        who: str,
+        owner: int,
+        offsets: Sequence[tuple[PartitionId, Committed, int]],
+        group: tuple[GroupRecord, int] | None,
+    ) -> Written:
+        """Offsets, each with the version that is expected, the group if it changed, and whose turn it is.
+
+        Conflict: somebody else has the group by now. Unavailable, Uncertain: it is not known what was done."""
+        if owner == ABSENT:
+            await put_one(self._store, keys.group_name_key(name), b"", ANY)
+        puts = [Put(keys.offset_key(name, one), _encode(committed), version) for one, committed, version in offsets]
+        if group is not None:
+            puts.append(Put(keys.group_key(name), _encode(group[0]), group[1]))
+        puts.append(Put(keys.owner_key(name), who.encode(), owner))
+        *answers, own = await self._store.put(puts)
+        told = answers.pop() if group is not None else None
+        for answer in (own, told, *answers):  # the last put first: only with it do the others count
+            if answer is not None and not isinstance(answer, Stored | Conflict):
+                raise answer
+        if not isinstance(own, Stored):
+            raise own
+        if isinstance(told, Conflict):
+            raise told
+        stored = {
+            one[0]: answer.version for one, answer in zip(offsets, answers, strict=True) if isinstance(answer, Stored)
+        }
+        lost = frozenset(one[0] for one in offsets if one[0] not in stored)
+        return Written(told.version if isinstance(told, Stored) else None, stored, own.version, lost)
+
+    async def remove_offsets(self, name: str, versions: Mapping[PartitionId, int]) -> None:
+        """Conflict: one was committed to meanwhile."""
+        for partition, version in versions.items():
+            await self._store.delete(keys.offset_key(name, partition), version)
+
+    async def remove(self, name: str, group: int, owner: int) -> None:
+        """A group that is dead in the store: whoever finds it so goes on with this. Its name goes last."""
+        await self._store.delete_range(keys.offsets_folder(name), "", keys.OWNER_NAME)
+        await self._store.delete(keys.group_key(name), group)
+        if owner != ABSENT:
+            await self._store.delete(keys.owner_key(name), owner)
+        await self.remove_name(name)
+
+    async def remove_name(self, name: str) -> None:
+        await self._store.delete(keys.group_name_key(name))
+
+
+def _group(record: Record) -> GroupRecord:
+    try:
+        group = _decode_group(record.value)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Corrupt(f"metadata record {record.path} is not a group ({error}); restore it from a backup") from error
+    if group.format > FORMAT:
+        raise Corrupt(f"metadata record {record.path} is of a newer Lakestream (format {group.format}): upgrade")
+    return group
+
+
+def _offset(record: Record) -> Committed:
+    try:
+        return _decode_offset(record.value)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise Corrupt(f"metadata record {record.path} is not an offset ({error}); restore it from a backup") from error
