@@ -13,6 +13,8 @@ from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.groups.coordinator import Groups
+from lakestream.coordination.groups.expiry import Expiry
 from lakestream.coordination.registration import Registration
 from lakestream.coordination.retention import Retention
 from lakestream.data.log.sweeper import Sweeper
@@ -67,6 +69,11 @@ async def open_broker(
         purging.start()
         opened.push_async_callback(purging.close)
         services = await _services(node, view, registration, purging, settings, clock, ids)
+        services.groups.start()
+        opened.push_async_callback(services.groups.close)  # before the others hear that it goes: members ask them then
+        expiry = Expiry(services.groups, view, clock)
+        expiry.start()
+        opened.push_async_callback(expiry.close)
         retention = Retention(
             node.log, view, lambda: registration.broker.node_id, clock, services.settings.retention_round_ms
         )
@@ -107,6 +114,7 @@ async def _services(
         topics=node.topics,
         claims=Claims(metadata),
         view=view,
+        groups=Groups(metadata, view, lambda: registration.broker, lambda: registration.holds, clock, ids),
         cluster=cluster,
         cluster_id=await cluster.id(),
         who=lambda: registration.broker,

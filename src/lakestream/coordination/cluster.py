@@ -117,8 +117,10 @@ class ClusterView:
         self._put(await self._topics.all())
 
     async def look_at_brokers(self) -> None:
-        self.brokers = await self._brokers.all()
-        self.derived = {}
+        brokers = await self._brokers.all()
+        if brokers != self.brokers:
+            self.brokers = brokers
+            self.derived = {}
 
     def _put(self, topics: dict[str, Topic]) -> None:
         self._by_name = topics

@@ -11,6 +11,7 @@ from lakestream.broker import Sweeping
 from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.clock import SeededIds
 from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.groups.coordinator import Groups
 from lakestream.coordination.registration import Registration
 from lakestream.coordination.retention import Retention
 from lakestream.errors import LakestreamError
@@ -42,6 +43,7 @@ class KafkaHost(Host):
         self.registration = Registration(self.metadata, Broker(0, name, 9092, zone))
         self.retention: Retention | None = None
         self.sweeping: Sweeping | None = None
+        self.groups: Groups | None = None
         self.dispatcher: Dispatcher
         self.resumed_s = 0.0
         """When it last went on after a pause."""
@@ -63,6 +65,8 @@ class KafkaHost(Host):
         self.retention.start()
         self.sweeping = Sweeping(self.sweeper, self.view, lambda: me.broker.node_id, 600_000)
         self.sweeping.start()
+        services.groups.start()
+        self.groups = services.groups
         self.dispatcher = Dispatcher(services)
         self.started = True
 
@@ -74,6 +78,9 @@ class KafkaHost(Host):
                 await asyncio.sleep(1.0)
                 self.clock.set_right()
 
+    def _broker(self) -> Broker:
+        return self.registration.broker
+
     async def _services(self) -> Services:
         await self.view.look_at_brokers()
         ids = SeededIds(self.world.luck)
@@ -83,9 +90,10 @@ class KafkaHost(Host):
             topics=Topics(self.metadata),
             claims=Claims(self.metadata),
             view=self.view,
+            groups=Groups(self.metadata, self.view, self._broker, lambda: self.registration.holds, self.clock, ids),
             cluster=cluster,
             cluster_id=await cluster.id(),
-            who=lambda: self.registration.broker,
+            who=self._broker,
             clock=self.clock,
             ids=ids,
             settings=BrokerSettings(default_partitions=self.world.mood.partitions),
@@ -111,6 +119,8 @@ class KafkaHost(Host):
         assert self.sweeping is not None
         await self.sweeping.close()
         await self.retention.close()
+        assert self.groups is not None
+        await self.groups.close()
         await self.registration.close()
         await self._answer_all()
         await self.view.close()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from lakestream.clock import Clock, Ids
 from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.groups.coordinator import Groups
 from lakestream.data.log.log import Log
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
@@ -29,6 +30,7 @@ class Services:
     topics: Topics
     claims: Claims
     view: ClusterView
+    groups: Groups
     cluster: Cluster
     cluster_id: str
     who: Callable[[], Broker]

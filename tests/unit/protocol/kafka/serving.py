@@ -8,6 +8,8 @@ from tests.unit.data.brokers import World
 
 from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.groups.coordinator import Groups, GroupSettings
+from lakestream.coordination.groups.values import Rules
 from lakestream.filed import as_bytes
 from lakestream.metadata.brokers import Broker, Brokers, Registered
 from lakestream.metadata.cluster import Cluster
@@ -19,6 +21,8 @@ from lakestream.protocol.kafka.services import BrokerSettings, Services
 from lakestream.testing.batches import make_batch
 
 SIZE_BYTES = 4
+AT_ONCE = GroupSettings(rules=Rules(opening_ms=0))
+"""The first member of a group need not wait for others."""
 
 
 class Serving:
@@ -44,6 +48,7 @@ class Serving:
             topics=world.topics,
             claims=world.claims,
             view=view,
+            groups=Groups(metadata, view, lambda: me.broker, lambda: True, world.clock, world.ids, AT_ONCE),
             cluster=cluster,
             cluster_id=await cluster.id(),
             who=lambda: me.broker,
@@ -53,9 +58,11 @@ class Serving:
             topic_made=partial(topic_made, catalog),
             drop_table=partial(topic_deleted, catalog, drop=True),
         )
+        services.groups.start()
         return cls(world, services)
 
     async def close(self) -> None:
+        await self.services.groups.close()
         await self.services.view.close()
 
     async def ask(self, key: int, version: int, body: dict[str, Any], client_id: str = "tester") -> Any:

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from tests.unit.catalog.tables import catalog_over
 from tests.unit.data.brokers import NOW, World
+from tests.unit.protocol.kafka import group_scenarios
 from tests.unit.protocol.kafka.serving import Serving
 
 from lakestream.catalog.names import TableName
@@ -32,7 +33,7 @@ async def serving() -> AsyncIterator[Serving]:
 
 
 Scenario = Callable[[Serving, int], Awaitable[None]]
-SCENARIOS: dict[int, Scenario] = {}
+SCENARIOS: dict[int, Scenario] = dict(group_scenarios.SCENARIOS)
 
 
 def scenario(key: int) -> Callable[[Scenario], Scenario]:
@@ -135,13 +136,6 @@ async def metadata(serving: Serving, version: int) -> None:
     has(parts[0], leader_epoch=0, replica_nodes=(0,), isr_nodes=(0,), offline_replicas=())
     if version >= 4:
         has(answer.topics[1], error_code=3, name="nobody", partitions=())
-
-
-@scenario(10)
-async def find_coordinator(serving: Serving, version: int) -> None:
-    answer = await serving.ask(10, version, {"key": "g", "key_type": 0, "coordinator_keys": ["g", "h"]})
-    for found in answer.coordinators if version >= 4 else [answer]:
-        has(found, error_code=15, node_id=-1, error_message="consumer groups are not served yet")
 
 
 @scenario(18)

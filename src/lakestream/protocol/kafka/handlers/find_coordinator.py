@@ -1,31 +1,45 @@
 """FindCoordinator (key 10), v0-6.
 
-Groups and transactions are not served yet: there is no coordinator, for now (15). Clients that need one ask again and
-wait; consumers by assignment, which also ask if a group is configured, go on without.
+Where the members of a group meet: a live broker, by rendezvous hash. All brokers that know the same others say the
+same, and one that is asked although it is not the one says so (16).
 
-It is offered all the same: librdkafka compresses with lz4 only for brokers that have this request.
+Of transactions and share groups there is no coordinator, for now (15).
 v1 key type, error message · v3 flexible · v4 several keys in one request
 """
 
 from typing import Any, Final
 
-from lakestream.protocol.kafka.dispatch import Body, Call, handles
+from lakestream.coordination.groups.coordinator import check_name
+from lakestream.errors import LakestreamError
+from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code
+from lakestream.protocol.kafka.groups import group_code
 from lakestream.protocol.kafka.services import Services
 
 SEVERAL_FROM_VERSION: Final = 4
-KINDS: Final = {0: "consumer groups", 1: "transactions", 2: "share groups"}
+GROUP: Final = 0
+OTHERS: Final = {1: "transactions", 2: "share groups"}
 NOBODY: Final = {"node_id": -1, "host": "", "port": -1}
 
 
 @handles(10, versions=range(0, 7))
 async def find_coordinator(call: Call, services: Services) -> Body:
-    kind = KINDS.get(call.get("key_type", 0), "coordinators of this type")
-    refusal: dict[str, Any] = {
-        **NOBODY,
-        "error_code": Code.COORDINATOR_NOT_AVAILABLE,
-        "error_message": f"{kind} are not served yet",
-    }
+    kind = call.get("key_type", GROUP)
     if call.version < SEVERAL_FROM_VERSION:
-        return refusal
-    return {"coordinators": [{"key": key, **refusal} for key in call.body.coordinator_keys]}
+        return _found(kind, call.body.key, services)
+    return {"coordinators": [{"key": key, **_found(kind, key, services)} for key in call.body.coordinator_keys]}
+
+
+def _found(kind: int, key: str, services: Services) -> dict[str, Any]:
+    if kind != GROUP:
+        what = OTHERS.get(kind, "coordinators of this type")
+        return _refused(Code.COORDINATOR_NOT_AVAILABLE, f"{what} are not served yet")
+    try:
+        broker = services.groups.coordinator_of(check_name(key, may_be_empty=True))
+    except LakestreamError as error:
+        return _refused(group_code(error), describe(error))
+    return {"error_code": Code.NONE, "node_id": broker.node_id, "host": broker.host, "port": broker.port}
+
+
+def _refused(code: Code, message: str) -> dict[str, Any]:
+    return {**NOBODY, "error_code": code, "error_message": message}

@@ -1,0 +1,37 @@
+"""ListGroups (key 16), v0-5.
+
+The groups that this broker coordinates: clients ask all brokers, which together have all groups, each once.
+
+v3 flexible · v4 states · v5 types (all are `classic`)
+"""
+
+from lakestream.errors import LakestreamError
+from lakestream.protocol.kafka.dispatch import Body, Call, handles
+from lakestream.protocol.kafka.errors import Code
+from lakestream.protocol.kafka.groups import CLASSIC, group_code, state_name
+from lakestream.protocol.kafka.services import Services
+
+
+@handles(16, versions=range(0, 6))
+async def list_groups(call: Call, services: Services) -> Body:
+    states = {state.lower() for state in call.get("states_filter", ())}
+    types = {kind.lower() for kind in call.get("types_filter", ())}
+    if types and CLASSIC not in types:
+        return {"error_code": Code.NONE, "groups": []}
+    try:
+        groups = await services.groups.mine()
+    except LakestreamError as error:
+        return {"error_code": group_code(error), "groups": []}
+    return {
+        "error_code": Code.NONE,
+        "groups": [
+            {
+                "group_id": name,
+                "protocol_type": record.protocol_type,
+                "group_state": state_name(record),
+                "group_type": CLASSIC,
+            }
+            for name, record in groups
+            if not states or state_name(record).lower() in states
+        ],
+    }

@@ -1,0 +1,94 @@
+"""OffsetFetch (key 9), v1-10.
+
+How far groups have read: the offsets that were committed last, of some partitions or of all that have any. Read from
+the store, so that what any broker has acknowledged is in it.
+
+A partition without one, and a group that does not exist, is answered with -1 and no error.
+v2 null: all topics · v5 leader epoch · v6 flexible · v7 require stable (there are no transactions that could be open)
+v8 several groups · v9 member id and epoch · v10 topic ids
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from uuid import UUID
+
+from lakestream.errors import LakestreamError
+from lakestream.metadata.groups import Committed
+from lakestream.model import PartitionId
+from lakestream.protocol.kafka.dispatch import Body, Call, handles
+from lakestream.protocol.kafka.errors import Code
+from lakestream.protocol.kafka.groups import NamedPartition, group_code, partitions_of, topic_fields, topic_of
+from lakestream.protocol.kafka.services import Services
+
+ERROR_FROM: Final = 2
+"""Before, each partition has to say it."""
+SEVERAL_FROM: Final = 8
+IDS_FROM: Final = 10
+NONE: Final = Committed(-1, -1, "", -1, -1)
+
+
+@handles(9, versions=range(1, 11))
+async def offset_fetch(call: Call, services: Services) -> Body:
+    if call.version >= SEVERAL_FROM:
+        return {"groups": [await _answer(group, call.version, services) for group in call.body.groups]}
+    return await _answer(call.body, call.version, services)
+
+
+async def _answer(wanted: Any, version: int, services: Services) -> dict[str, Any]:
+    try:
+        offsets = await services.groups.offsets(wanted.group_id)
+    except LakestreamError as error:
+        code = group_code(error)
+        refused = _some(wanted, {}, {}, code) if version < ERROR_FROM else []
+        return {"group_id": wanted.group_id, "error_code": code, "topics": refused}
+    if wanted.topics is None:
+        topics = _all(offsets, version, services)
+    else:
+        names = (
+            NamedPartition(topic_of(topic), number) for topic in wanted.topics for number in topic.partition_indexes
+        )
+        found = await partitions_of(names, services)
+        # By name, nothing is said of a topic that does not exist: it has no offsets.
+        unknown = found.unknown if version >= IDS_FROM else {}
+        topics = _some(
+            wanted, {named: offsets.get(one, NONE) for named, one in found.known.items()}, unknown, Code.NONE
+        )
+    return {"group_id": wanted.group_id, "error_code": Code.NONE, "topics": topics}
+
+
+def _some(
+    wanted: Any, found: Mapping[NamedPartition, Committed], unknown: Mapping[NamedPartition, Code], code: Code
+) -> list[dict[str, Any]]:
+    topics = []
+    for topic in wanted.topics:
+        named = [NamedPartition(topic_of(topic), number) for number in topic.partition_indexes]
+        partitions = [_partition(one.number, found.get(one, NONE), unknown.get(one, code)) for one in named]
+        topics.append({**topic_fields(topic_of(topic)), "partitions": partitions})
+    return topics
+
+
+def _all(offsets: Mapping[PartitionId, Committed], version: int, services: Services) -> list[dict[str, Any]]:
+    """Those of topics that are gone are nobody's."""
+    by_topic: dict[str, list[dict[str, Any]]] = {}
+    for partition, committed in offsets.items():
+        name = services.view.name_of(partition.topic_id)
+        if name is not None:
+            answers = by_topic.setdefault(partition.topic_id, [])
+            answers.append(_partition(partition.number, committed, Code.NONE))
+    return [
+        {
+            **topic_fields(UUID(hex=topic_id) if version >= IDS_FROM else services.view.name_of(topic_id) or ""),
+            "partitions": partitions,
+        }
+        for topic_id, partitions in by_topic.items()
+    ]
+
+
+def _partition(number: int, committed: Committed, code: Code) -> dict[str, Any]:
+    return {
+        "partition_index": number,
+        "committed_offset": committed.offset,
+        "committed_leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "error_code": code,
+    }
