@@ -6,7 +6,8 @@ Below: store.py, keys.py.  Above: coordination/groups, which decides what a grou
 group has a record `owner`, which whoever writes puts last, at the version that it knows: offsets first, then the group,
 then the owner. If that last put is refused, somebody else has taken the group over meanwhile, and nothing of this write
 is called done. Who takes over puts the owner first and reads the rest after it: what the one before it has called done
-is there then. The put of an offset expects a version too, so what comes too late never covers what is newer.
+is there then. It puts the group again, too, so that the one before cannot. The put of an offset expects a version, so
+that what comes too late never covers what is newer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -159,10 +160,23 @@ class Groups:
                 owner = await put_one(self._store, keys.owner_key(name), who.encode(), there.version)
             except Conflict:
                 continue
-            group = await self.get(name)
+            group = await self._put_again(name)
             offsets = await self.offsets(name)
             return Claimed(group, {one: stored.version for one, stored in offsets.items()}, owner.version)
         raise Unavailable(f"group {name}: brokers take it from one another; try again")
+
+    async def _put_again(self, name: str) -> StoredGroup | None:
+        """As it is, at another version: the one before cannot change it any more."""
+        for _ in range(CLAIMS_MAX):
+            there = await self._store.get(keys.group_key(name), confirmed=True)
+            if there is None:
+                return None
+            try:
+                stored = await put_one(self._store, keys.group_key(name), there.value, there.version)
+            except Conflict:
+                continue
+            return StoredGroup(_group(there), stored.version)
+        raise Unavailable(f"group {name}: another broker writes it all the time; try again")
 
     async def write(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lakestream.coordination.groups import classic
 from lakestream.coordination.groups.refusals import Refusal
@@ -59,7 +60,7 @@ class Talk:
             assert ticket not in self.answers, "nobody is answered twice"
             self.answers[ticket] = answer
 
-    def wish(self, member_id: str = "", instance: str | None = None, known: bool = False, **more: object) -> Join:
+    def wish(self, member_id: str = "", instance: str | None = None, known: bool = False, **more: Any) -> Join:
         self.tickets += 1
         self.ids += 1
         wish = Join(
@@ -75,11 +76,11 @@ class Talk:
             protocols("range"),
             asks_id_first=not known,
         )
-        return wish._replace(**more)  # type: ignore[arg-type]
+        return wish._replace(**more)
 
-    def ask_join(self, member_id: str = "", instance: str | None = None, **more: object) -> int:
+    def ask_join(self, member_id: str = "", instance: str | None = None, **more: Any) -> int:
         """The ticket: the answer may come later."""
-        wish = self.wish(member_id, instance, **more)  # type: ignore[arg-type]
+        wish = self.wish(member_id, instance, **more)
         self.take(classic.join(self.group, wish, self.now, self.rules))
         return wish.ticket
 
@@ -93,11 +94,11 @@ class Talk:
         assert isinstance(answer, Synced)
         return answer
 
-    def join_new(self, **more: object) -> int:
+    def join_new(self, **more: Any) -> int:
         """A new member with an id at once, as old clients and static members come."""
         return self.ask_join(known=True, **more)
 
-    def ask_sync(self, member_id: str, generation: int | None = None, **assignments: str) -> int:
+    def ask_sync(self, member_id: str, given: dict[str, str] | None = None, *, generation: int | None = None) -> int:
         self.tickets += 1
         sync = Sync(
             self.tickets,
@@ -106,7 +107,7 @@ class Talk:
             self.record.generation if generation is None else generation,
             None,
             None,
-            {member: text.encode() for member, text in assignments.items()},
+            {member: text.encode() for member, text in (given or {}).items()},
         )
         self.take(classic.sync(self.group, sync, self.now, self.rules))
         return sync.ticket
@@ -128,13 +129,13 @@ class Talk:
         self.now_ms += ms
         self.take(classic.tick(self.group, self.now, self.rules))
 
-    def stable(self, count: int = 2, **more: object) -> list[str]:
+    def stable(self, count: int = 2, **more: Any) -> list[str]:
         """So many members, each of which has something. The first leads."""
         tickets = [self.join_new(**more) for _ in range(count)]
         while self.state is State.PREPARING:
             self.wait(OPENING_MS)
         members = [self.joined(ticket).member_id for ticket in tickets]
-        self.ask_sync(members[0], **{member: f"of {member}" for member in members})
+        self.ask_sync(members[0], {member: f"of {member}" for member in members})
         for member in members[1:]:
             self.ask_sync(member)
         assert self.state is State.STABLE

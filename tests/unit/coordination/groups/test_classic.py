@@ -27,7 +27,7 @@ def test_a_new_member_is_told_its_id_and_comes_again_with_it(talk: Talk) -> None
     assert talk.joined(ticket) == Joined(
         None, "m1", 1, "consumer", "range", "m1", (Present("m1", None, b"m"),), skip_assignment=False
     )
-    assert talk.state is State.COMPLETING
+    assert talk.record.state is State.COMPLETING
 
 
 def test_an_id_that_nobody_comes_with_is_forgotten(talk: Talk) -> None:
@@ -192,7 +192,7 @@ def test_everybody_hears_what_it_has_when_the_leader_has_come(talk: Talk) -> Non
     waiting = talk.ask_sync(follower)
     assert waiting not in talk.answers
     stored = talk.stored
-    mine = talk.ask_sync(leader, m2="second", nobody="x")
+    mine = talk.ask_sync(leader, {"m2": "second", "nobody": "x"})
     assert talk.synced(waiting) == Synced(None, follower, "consumer", "range", b"second")
     assert talk.synced(mine).assignment == b"", "whom the leader left out has nothing"
     assert talk.stored == stored + 1
@@ -220,7 +220,7 @@ def test_assignments_that_nobody_could_store_are_refused() -> None:
     talk = Talk(rules=Rules(opening_ms=0, bytes_max=100))
     leader = talk.joined(talk.join_new()).member_id
     before = talk.group
-    assert talk.synced(talk.ask_sync(leader, **{leader: "x" * 200})).refusal is Refusal.UNKNOWN_SERVER_ERROR
+    assert talk.synced(talk.ask_sync(leader, {leader: "x" * 200})).refusal is Refusal.UNKNOWN_SERVER_ERROR
     assert talk.group is before
 
 
@@ -294,7 +294,7 @@ def test_who_is_silent_for_too_long_is_out(talk: Talk) -> None:
     assert list(talk.record.members) == [leader]
     assert talk.state is State.PREPARING
     talk.expire(leader)
-    assert talk.state is State.EMPTY
+    assert talk.record.state is State.EMPTY
 
 
 def test_who_waits_for_an_answer_is_not_silent(talk: Talk) -> None:
@@ -339,7 +339,7 @@ def rejoin_all(talk: Talk, leader: str, instance: str) -> int:
     ticket = talk.join_new(instance=instance)
     talk.ask_join(leader)
     member = talk.joined(ticket).member_id
-    talk.ask_sync(leader, **{member: "yours"})
+    talk.ask_sync(leader, {member: "yours"})
     talk.ask_sync(member)
     assert talk.state is State.STABLE
     return ticket
@@ -423,7 +423,7 @@ def test_it_goes_on_in_the_middle_of_a_rebalance(talk: Talk) -> None:
     after = talk.load()
     waiting = after.ask_sync(follower)
     assert after.joined(after.ask_join(leader)).members != (), "it may have missed its answer"
-    after.ask_sync(leader, **{follower: "yours"})
+    after.ask_sync(leader, {follower: "yours"})
     assert after.synced(waiting).assignment == b"yours"
     silent = talk.load()
     silent.wait(REBALANCE_MS)

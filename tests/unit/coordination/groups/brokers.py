@@ -1,0 +1,171 @@
+"""Brokers that coordinate groups over one store in memory, and members that talk to them."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from tests.unit.data.brokers import HandClock
+
+from lakestream.clock import SeededIds
+from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.groups.coordinator import Groups, GroupSettings
+from lakestream.coordination.groups.offsets import Committer
+from lakestream.coordination.groups.refusals import Refusal
+from lakestream.coordination.groups.values import Join, Joined, Leaver, Rules, Sync, Synced
+from lakestream.errors import Conflict, Missing, Unavailable, Uncertain
+from lakestream.metadata import keys
+from lakestream.metadata.brokers import Broker, Brokers, Registered
+from lakestream.metadata.groups import Committed, GroupRecord, Protocol
+from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.store import Put, Stored
+from lakestream.metadata.topics import Topic, Topics
+from lakestream.model import PartitionId
+
+QUICK: Final = GroupSettings(rules=Rules(opening_ms=0, session_ms_min=1))
+
+
+class Shaky(MemoryStore):
+    """Puts fail while `trouble` is set; `lost`: but they take effect."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.trouble: Unavailable | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.puts = 0
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        self.puts += 1
+        await self.gate.wait()
+        if self.trouble is None:
+            return await super().put(puts)
+        if isinstance(self.trouble, Uncertain):
+            await super().put(puts)
+        return [self.trouble for _ in puts]
+
+
+class Coordinator:
+    """One broker."""
+
+    def __init__(self, world: "Cluster", node_id: int, view: ClusterView, store: Shaky, groups: Groups) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.view = view
+        self.store = store
+        self.groups = groups
+        self.seen = True
+
+    async def believes_alone(self) -> None:
+        """It sees none of the others: everything is its own, it thinks."""
+        await self.view.close()
+        self.view.brokers = [Broker(self.node_id, "host", self.node_id)]
+
+    async def close(self) -> None:
+        await self.groups.close()
+        await self.view.close()
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.server = MemoryServer(self.clock)
+        self.ids = SeededIds(random.Random(1))
+        self.topics = Topics(self.server.client())
+        self.brokers: list[Coordinator] = []
+
+    async def broker(self, settings: GroupSettings = QUICK) -> Coordinator:
+        node_id = len(self.brokers)
+        mine = self.server.client()
+        me = await Brokers(mine).register(
+            Registered(Broker(node_id, "host", node_id), None), await mine.session(60_000)
+        )
+        view = ClusterView(mine)
+        await view.start()
+        store = Shaky(self.server)
+        made = Coordinator(self, node_id, view, store, None)  # type: ignore[arg-type]
+        made.groups = Groups(store, view, lambda: me.broker, lambda: made.seen, self.clock, self.ids, settings)
+        made.groups.start()
+        self.brokers.append(made)
+        for other in self.brokers:
+            await other.view.look_at_brokers()
+        return made
+
+    async def of(self, name: str) -> Coordinator:
+        """Who coordinates the group, as all see it."""
+        return self.brokers[self.brokers[0].groups.coordinator_of(name).node_id]
+
+    async def bury(self, dead: Coordinator) -> None:
+        """The others see that it is dead. It may think that it lives."""
+        await self.server.client().delete(keys.broker_key(dead.node_id))
+        for other in self.brokers:
+            if other is not dead:
+                await other.view.look_at_brokers()
+
+    async def topic(self, name: str = "t") -> PartitionId:
+        return (await self.topics.create(name, Topic(self.ids.new(), 1))).partitions()[0]
+
+    async def close(self) -> None:
+        for broker in self.brokers:
+            await asyncio.wait_for(broker.close(), 10)
+
+
+class Consumer:
+    """A member: knows its id and generation, and asks whichever broker it is told to."""
+
+    def __init__(
+        self, at: Coordinator, group: str = "g", session_ms: int = 10_000, instance: str | None = None
+    ) -> None:
+        self.at = at
+        self.group = group
+        self.session_ms = session_ms
+        self.instance = instance
+        self.id = ""
+        self.generation = -1
+
+    async def join(self, *, id_first: bool = False) -> Joined:
+        wish = Join(
+            0,
+            self.id,
+            f"member-{self.at.world.ids.new()[:6]}",
+            self.instance,
+            "client",
+            "/host",
+            self.session_ms,
+            5_000,
+            "consumer",
+            (Protocol("range", b"m"),),
+            asks_id_first=id_first,
+        )
+        joined = await asyncio.wait_for(self.at.groups.join(self.group, wish), 20)
+        if joined.refusal is None:
+            self.id, self.generation = joined.member_id, joined.generation
+        return joined
+
+    async def sync(self, **assignments: str) -> Synced:
+        given = {member: text.encode() for member, text in assignments.items()}
+        wish = Sync(0, self.id, self.instance, self.generation, None, None, given)
+        return await asyncio.wait_for(self.at.groups.sync(self.group, wish), 20)
+
+    async def alone(self) -> "Consumer":
+        assert (await self.join()).refusal is None
+        assert (await self.sync(**{self.id: "all"})).refusal is None
+        return self
+
+    async def beat(self) -> Refusal | None:
+        return await self.at.groups.heartbeat(self.group, self.id, self.instance, self.generation)
+
+    async def leave(self) -> Refusal | None:
+        return (await self.at.groups.leave(self.group, [Leaver(self.id)]))[0]
+
+    async def commit(self, partition: PartitionId, offset: int) -> Refusal | None:
+        who = Committer(self.id, self.instance, self.generation)
+        one = Committed(offset, 0, "", self.at.world.clock.now_ms(), self.generation)
+        return await self.at.groups.commit(self.group, who, {partition: one})
+
+    async def committed(self, partition: PartitionId) -> int | None:
+        found = (await self.at.groups.offsets(self.group)).get(partition)
+        return None if found is None else found.offset
+
+    async def described(self) -> GroupRecord | None:
+        return await self.at.groups.describe(self.group)

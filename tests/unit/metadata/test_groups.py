@@ -1,0 +1,149 @@
+"""Groups and offsets in the metadata store: whose turn it is, and what comes too late."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from lakestream.errors import Conflict, Corrupt
+from lakestream.metadata import keys
+from lakestream.metadata.groups import Committed, GroupRecord, Groups, Member, Protocol, State
+from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.store import ABSENT, put_one
+from lakestream.model import PartitionId
+
+P, Q = PartitionId("aa", 0), PartitionId("bb", 1)
+STABLE = GroupRecord(
+    state=State.STABLE,
+    generation=3,
+    protocol_type="consumer",
+    protocol="range",
+    leader="m",
+    members={"m": Member("m", None, "client", "/host", 10, 20, (Protocol("range", b"\0\1"),), b"mine")},
+    since_ms=7,
+)
+
+
+class Clock:
+    def now_ms(self) -> int:
+        return 1_000
+
+
+@pytest_asyncio.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryServer(Clock()).client()
+    yield store
+    await store.close()
+
+
+def at(offset: int, generation: int = 1) -> Committed:
+    return Committed(offset, 0, "note", 5, generation)
+
+
+async def test_what_is_written_is_read_by_the_next_one(store: MemoryStore) -> None:
+    groups = Groups(store)
+    written = await groups.write("g/1", "a", ABSENT, [(P, at(5), ABSENT), (Q, at(6), ABSENT)], (STABLE, ABSENT))
+    assert written.lost == frozenset()
+    claimed = await groups.claim("g/1", "b")
+    assert claimed.group is not None
+    assert claimed.group.record == STABLE
+    assert claimed.group.version != written.group, "whoever had it before cannot change it"
+    assert claimed.versions == written.versions
+    assert claimed.owner != written.owner
+    assert {one: stored.committed for one, stored in (await groups.offsets("g/1")).items()} == {P: at(5), Q: at(6)}
+    assert [named.name for named in await groups.names()] == ["g/1"]
+
+
+async def test_to_look_for_a_group_that_is_not_there_writes_nothing(store: MemoryStore) -> None:
+    groups = Groups(store)
+    claimed = await groups.claim("g", "a")
+    assert (claimed.group, claimed.versions, claimed.owner) == (None, {}, ABSENT)
+    assert await groups.get("g") is None
+    assert await store.get(keys.owner_key("g")) is None
+    assert await groups.names() == []
+
+
+async def test_who_was_followed_by_another_can_write_no_longer(store: MemoryStore) -> None:
+    groups = Groups(store)
+    old = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
+    new = await groups.claim("g", "b")
+    with pytest.raises(Conflict):
+        await groups.write("g", "a", old.owner, [(Q, at(6), ABSENT)], None)
+    with pytest.raises(Conflict):
+        await groups.write("g", "a", old.owner, [], None)
+    await groups.write("g", "b", new.owner, [(P, at(7), new.versions[P])], None)
+
+
+async def test_what_comes_too_late_never_covers_what_is_newer(store: MemoryStore) -> None:
+    groups = Groups(store)
+    old = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
+    new = await groups.claim("g", "b")
+    await groups.write("g", "b", new.owner, [(P, at(9, 2), new.versions[P])], None)
+    with pytest.raises(Conflict):
+        await groups.write("g", "a", old.owner, [(P, at(6), old.versions[P])], None)
+    assert (await groups.offsets("g"))[P].committed == at(9, 2)
+
+
+async def test_two_that_make_a_group_at_once_do_not_both_win(store: MemoryStore) -> None:
+    groups = Groups(store)
+    await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
+    with pytest.raises(Conflict):
+        await groups.write("g", "b", ABSENT, [(Q, at(6), ABSENT)], (STABLE, ABSENT))
+
+
+async def test_an_offset_that_somebody_else_wrote_is_told_apart(store: MemoryStore) -> None:
+    groups = Groups(store)
+    written = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
+    await put_one(store, keys.offset_key("g", P), b"\x95\x09\x00\xa0\x05\x01")
+    again = await groups.write("g", "a", written.owner, [(P, at(6), written.versions[P]), (Q, at(1), ABSENT)], None)
+    assert (again.lost, set(again.versions)) == (frozenset([P]), {Q})
+
+
+async def test_a_group_goes_with_all_that_it_has(store: MemoryStore) -> None:
+    groups = Groups(store)
+    for name in ("g", "gg"):
+        await groups.write(name, "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
+    claimed = await groups.claim("g", "a")
+    assert claimed.group is not None
+    await groups.remove("g", claimed.group.version, claimed.owner)
+    assert await groups.offsets("g") == {}
+    assert await groups.get("g") is None
+    assert await store.get(keys.owner_key("g")) is None
+    assert [named.name for named in await groups.names()] == ["gg"]
+    assert set(await groups.offsets("gg")) == {P}
+
+
+async def test_offsets_are_removed_at_the_version_that_is_known(store: MemoryStore) -> None:
+    groups = Groups(store)
+    written = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT), (Q, at(6), ABSENT)], (STABLE, ABSENT))
+    await groups.remove_offsets("g", {P: written.versions[P]})
+    assert set(await groups.offsets("g")) == {Q}
+    with pytest.raises(Conflict):
+        await groups.remove_offsets("g", {Q: written.versions[Q] + 1000})
+
+
+@pytest.mark.parametrize("name", ["", "%", "a/b", "a.b", "~", "Ünïcödé", "a b", "owner", "%25"])
+async def test_names_are_any_text(store: MemoryStore, name: str) -> None:
+    groups = Groups(store)
+    await groups.write(name, "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
+    assert [named.name for named in await groups.names()] == [name]
+    assert set(await groups.offsets(name)) == {P}
+    assert keys.group_text(keys.group_name(name)) == name
+
+
+async def test_more_names_than_one_look_finds(store: MemoryStore) -> None:
+    groups = Groups(store)
+    for number in range(1_001):
+        await put_one(store, keys.group_name_key(f"g{number}"), b"")
+    assert len({named.name for named in await groups.names()}) == 1_001
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff", b"\x81\xa6format\x02"])
+async def test_damage_is_told_with_its_place(store: MemoryStore, body: bytes) -> None:
+    groups = Groups(store)
+    await put_one(store, keys.group_key("g"), body)
+    with pytest.raises(Corrupt, match="/groups/g"):
+        await groups.get("g")
+    await put_one(store, keys.offset_key("g", P), b"\xff")
+    with pytest.raises(Corrupt, match=r"/offsets/g/aa\.0000000000"):
+        await groups.offsets("g")
