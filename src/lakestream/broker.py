@@ -17,6 +17,7 @@ from lakestream.coordination.groups.coordinator import Groups
 from lakestream.coordination.groups.expiry import Expiry
 from lakestream.coordination.registration import Registration
 from lakestream.coordination.retention import Retention
+from lakestream.coordination.transactions.coordinator import TransactionCoordinator
 from lakestream.data.log.sweeper import Sweeper
 from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker
@@ -59,6 +60,18 @@ async def open_broker(
         node.log.when_gone(view.forget_log)
         await view.start()
         opened.push_async_callback(view.close)
+        cluster = Cluster(node.stores.metadata, ids)
+        transactions = TransactionCoordinator(
+            node.stores.metadata,
+            node.log,
+            view,
+            lambda: registration.broker,
+            lambda: registration.holds,
+            cluster,
+            clock,
+        )
+        node.log.when_transactional(transactions.transaction_of)
+        opened.push_async_callback(transactions.close)  # after the server: what it has decided it ends
         server = KafkaServer(ServerSettings())
         host, port = await _bound(server, settings.kafka)
         opened.push_async_callback(server.stop)
@@ -68,7 +81,8 @@ async def open_broker(
         purging = Purging(node.catalog, node.stores.metadata, node.stores.objects)
         purging.start()
         opened.push_async_callback(purging.close)
-        services = await _services(node, view, registration, purging, settings, clock, ids)
+        services = await _services(node, view, registration, purging, cluster, transactions, settings, clock, ids)
+        transactions.start()
         services.groups.start()
         opened.push_async_callback(services.groups.close)  # before the others hear that it goes: members ask them then
         expiry = Expiry(services.groups, view, clock)
@@ -102,19 +116,21 @@ async def _services(
     view: ClusterView,
     registration: Registration,
     purging: Purging,
+    cluster: Cluster,
+    transactions: TransactionCoordinator,
     settings: Settings,
     clock: Clock,
     ids: Ids,
 ) -> Services:
     metadata = node.stores.metadata
     await view.look_at_brokers()
-    cluster = Cluster(metadata, ids)
     return Services(
         log=node.log,
         topics=node.topics,
         claims=Claims(metadata),
         view=view,
         groups=Groups(metadata, view, lambda: registration.broker, lambda: registration.holds, clock, ids),
+        transactions=transactions,
         cluster=cluster,
         cluster_id=await cluster.id(),
         who=lambda: registration.broker,

@@ -168,7 +168,7 @@ class TransactionalId(RuleBasedStateMachine):
             lambda: machine.add(before, zombie, logs, protocol, self.now_ms),
             lambda: machine.end(before, zombie, commit=commit, protocol=protocol, fresh_id=9, now_ms=self.now_ms),
             lambda: machine.init(before, zombie, TIMEOUT_MS, 9, self.now_ms),
-            lambda: machine.number_for(before, zombie, next(iter(logs))),
+            lambda: machine.number_for(before, zombie, logs),
         ):
             try:
                 ask()

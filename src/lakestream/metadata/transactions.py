@@ -7,14 +7,16 @@ it ends. Whoever changes it names the version that it knows, so that all changes
 them.
 """
 
+import contextlib
 from collections.abc import AsyncIterator
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 import msgspec
 
-from lakestream.errors import Conflict, Corrupt, Unavailable
+from lakestream.errors import Conflict, Corrupt
 from lakestream.metadata import keys
+from lakestream.metadata.groups import Committed
 from lakestream.metadata.store import ABSENT, ANY, Changes, MetadataStore, Put, Record, Stored, put_one
 from lakestream.model import PartitionId
 
@@ -49,11 +51,7 @@ class PendingOffset(NamedTuple):
     """How far a group has read a partition, if the transaction commits."""
 
     partition: PartitionId
-    offset: int
-    leader_epoch: int
-    metadata: str
-    committed_ms: int
-    generation: int
+    committed: Committed
     base: int
     """Version of the committed offset when this one came: it replaces that one, and none that came later."""
 
@@ -103,8 +101,14 @@ class Known(NamedTuple):
     version: int
 
 
+class NotedId(NamedTuple):
+    transactional_id: str
+    version: int
+
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Transaction).decode
+_encode_offset = msgspec.msgpack.Encoder().encode
 
 
 class Transactions:
@@ -153,21 +157,27 @@ class Transactions:
         """Before a transaction holds offsets of a group: whoever reads these knows where to look for more."""
         await put_one(self._store, keys.group_transaction_key(group, transactional_id), b"", ANY)
 
-    async def of_group(self, group: str) -> list[str]:
+    async def of_group(self, group: str) -> list[NotedId]:
         """Ids whose transactions may hold offsets of it."""
         found = await self._store.scan(keys.group_transactions_folder(group), confirmed=True)
-        return [keys.transaction_text(record.name) for record in found.records]
+        return [NotedId(keys.transaction_text(record.name), record.version) for record in found.records]
 
-    async def forget_group(self, group: str, transactional_id: str) -> None:
-        await self._store.delete(keys.group_transaction_key(group, transactional_id))
+    async def forget_group(self, group: str, noted: NotedId) -> None:
+        """There is no such id any longer, unless it is made anew just now."""
+        with contextlib.suppress(Conflict):
+            await self._store.delete(keys.group_transaction_key(group, noted.transactional_id), noted.version)
 
-    async def put_offsets(self, puts: list[Put]) -> list[bool]:
-        """Which of them took effect; the others were replaced meanwhile by something newer."""
-        answers = await self._store.put(puts)
-        for answer in answers:
+    async def commit_offsets(self, record: Transaction) -> None:
+        """What a committed transaction holds. One that was replaced meanwhile stays as it is: either by this, when it
+        was done before, or by what came later."""
+        puts = [
+            Put(keys.offset_key(group, one.partition), _encode_offset(one.committed), one.base)
+            for group, offsets in record.offsets.items()
+            for one in offsets
+        ]
+        for answer in await self._store.put(puts):
             if not isinstance(answer, Stored | Conflict):
-                raise answer if isinstance(answer, Unavailable) else Unavailable(str(answer))
-        return [isinstance(answer, Stored) for answer in answers]
+                raise answer
 
 
 def _transaction(record: Record) -> Transaction:

@@ -14,6 +14,7 @@ from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups.coordinator import Groups
 from lakestream.coordination.registration import Registration
 from lakestream.coordination.retention import Retention
+from lakestream.coordination.transactions.coordinator import TransactionCoordinator
 from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
@@ -44,6 +45,7 @@ class KafkaHost(Host):
         self.retention: Retention | None = None
         self.sweeping: Sweeping | None = None
         self.groups: Groups | None = None
+        self.transactions: TransactionCoordinator | None = None
         self.dispatcher: Dispatcher
         self.resumed_s = 0.0
         """When it last went on after a pause."""
@@ -67,6 +69,8 @@ class KafkaHost(Host):
         self.sweeping.start()
         services.groups.start()
         self.groups = services.groups
+        services.transactions.start()
+        self.transactions = services.transactions
         self.dispatcher = Dispatcher(services)
         self.started = True
 
@@ -85,12 +89,17 @@ class KafkaHost(Host):
         await self.view.look_at_brokers()
         ids = SeededIds(self.world.luck)
         cluster = Cluster(self.metadata, ids)
+        transactions = TransactionCoordinator(
+            self.metadata, self.log, self.view, self._broker, lambda: self.registration.holds, cluster, self.clock
+        )
+        self.log.when_transactional(transactions.transaction_of)
         return Services(
             log=self.log,
             topics=Topics(self.metadata),
             claims=Claims(self.metadata),
             view=self.view,
             groups=Groups(self.metadata, self.view, self._broker, lambda: self.registration.holds, self.clock, ids),
+            transactions=transactions,
             cluster=cluster,
             cluster_id=await cluster.id(),
             who=self._broker,
@@ -123,6 +132,8 @@ class KafkaHost(Host):
         await self.groups.close()
         await self.registration.close()
         await self._answer_all()
+        assert self.transactions is not None
+        await self.transactions.close()
         await self.view.close()
         await self.log.close()
         took = self.world.loop.now - began - (self.machine.stalled_s - stalled)

@@ -142,6 +142,17 @@ class Groups:
         held = await self._group(check_name(name, may_be_empty=True), create=who.generation < 0)
         return offsets.commit_refusal(None, who) if held is None else await held.commit(who, wanted)
 
+    async def check_commit(self, name: str, who: Committer, *, certain: bool) -> Refusal | None:
+        """Whether it may commit as a part of a transaction. `certain`: this broker has the group, and had it all the
+        time since this was last asked."""
+        held = await self._group(check_name(name, may_be_empty=True), create=who.generation < 0)
+        return offsets.commit_refusal(None, who) if held is None else await held.check_commit(who, certain=certain)
+
+    async def versions(self, name: str, partitions: Iterable[PartitionId]) -> dict[PartitionId, int]:
+        """Of committed offsets, as they are now."""
+        found = await self._records.offsets(name)
+        return {one: found[one].version if one in found else ABSENT for one in partitions}
+
     async def offsets(self, name: str) -> dict[PartitionId, Committed]:
         """All that was acknowledged before, by whichever broker. Of a group that does not exist: none."""
         self.check_mine(check_name(name, may_be_empty=True))

@@ -162,6 +162,18 @@ class Held:
             await self._written()
         return None
 
+    async def check_commit(self, who: Committer, *, certain: bool) -> Refusal | None:
+        """Of a transaction. Clients of old do not say who they are: their transactional ids keep them apart."""
+        self._check_alive()
+        refusal = None if who.is_nobody else offsets.commit_refusal(self.record if self.exists else None, who)
+        if refusal is None:
+            self._hear(who.member_id)
+        if certain and refusal is None:
+            await self._written()
+        else:
+            await self._settled()
+        return refusal
+
     async def remove_offsets(self, partitions: Iterable[PartitionId]) -> None:
         """Those that there are."""
         self._check_alive()

@@ -24,6 +24,10 @@ class Committer(NamedTuple):
     knows_missing_groups: bool = True
     """An old client is told of an illegal generation instead."""
 
+    @property
+    def is_nobody(self) -> bool:
+        return not self.member_id and self.instance_id is None and self.generation < 0
+
 
 def commit_refusal(group: GroupRecord | None, who: Committer) -> Refusal | None:
     if group is None:

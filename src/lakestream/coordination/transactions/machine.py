@@ -134,7 +134,7 @@ def put_offsets(
 
 def _check_size(who: Identity, pending: dict[str, tuple[PendingOffset, ...]]) -> None:
     count = sum(map(len, pending.values()))
-    characters = sum(len(one.metadata) for offsets in pending.values() for one in offsets)
+    characters = sum(len(one.committed.metadata) for offsets in pending.values() for one in offsets)
     if count > OFFSETS_MAX or characters > METADATA_CHARACTERS_MAX:
         raise TooLarge(
             f"{who}: {count} offsets with {characters} characters of metadata; a transaction takes {OFFSETS_MAX} with"
@@ -161,13 +161,14 @@ def _opened(record: Transaction | None, who: Identity, protocol: int, now_ms: in
     )
 
 
-def number_for(record: Transaction | None, who: Identity, partition: PartitionId) -> int:
-    """The transaction that a batch for this log belongs to, now."""
+def number_for(record: Transaction | None, who: Identity, partitions: Iterable[PartitionId]) -> int:
+    """The transaction that batches for these logs belong to, now."""
     record = _owned(record, who)
     if not record.is_open:
         raise WrongTransaction(f"{who} has no open transaction")
-    if partition not in record.partitions:
-        raise WrongTransaction(f"{who}: partition {partition} was not added to the transaction")
+    for partition in partitions:
+        if partition not in record.partitions:
+            raise WrongTransaction(f"{who}: partition {partition} was not added to the transaction")
     return record.number
 
 

@@ -150,7 +150,7 @@ class Log:
         self._skew = SkewGuard(clock, metadata.now_ms)
         self._feed = Feed(metadata, self._views, self._waiters)
         numbers = Numbers()
-        struggles = Struggles(
+        self._struggles = Struggles(
             self._claims,
             self._views,
             self._store_again,
@@ -163,7 +163,7 @@ class Log:
             self._views,
             self._skew,
             clock,
-            struggle=struggles.run,
+            struggle=self._struggles.run,
             timeout_ms=settings.append_timeout_ms // 2,  # and as long again to look what became of it
             fold_every_claims=settings.fold_every_claims,
             numbers_given=numbers.given,
@@ -205,6 +205,10 @@ class Log:
     def when_gone(self, tell: Callable[[PartitionId], None]) -> None:
         """Have somebody told of every log that turns out to be deleted: what he knows of its topic is old."""
         self._views.on_gone = tell
+
+    def when_transactional(self, transaction_of: TransactionOf) -> None:
+        """Have somebody asked which transaction a batch belongs to, before one begins in a log."""
+        self._struggles.transaction_of = transaction_of
 
     def figures(self) -> Figures:
         counts, cache = self._claimer.counts, self._reader.cache

@@ -51,7 +51,7 @@ class Struggles:
         self._claims = claims
         self._views = views
         self._store_again = store_again
-        self._transaction_of = transaction_of
+        self.transaction_of = transaction_of
         self._timeout_ms = timeout_ms
         self._retry_interval_ms = retry_interval_ms
 
@@ -65,7 +65,7 @@ class Struggles:
                 f" {self._timeout_ms / 1000:g} s"
             )
         struggle = _Struggle(
-            self._claims, self._views, self._store_again, self._transaction_of, claimer, lane, tried, answer
+            self._claims, self._views, self._store_again, self.transaction_of, claimer, lane, tried, answer
         )
         try:
             async with asyncio.timeout_at(deadline_s):

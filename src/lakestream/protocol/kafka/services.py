@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from lakestream.clock import Clock, Ids
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups.coordinator import Groups
+from lakestream.coordination.transactions.coordinator import TransactionCoordinator
 from lakestream.data.log.log import Log
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
@@ -31,6 +32,7 @@ class Services:
     claims: Claims
     view: ClusterView
     groups: Groups
+    transactions: TransactionCoordinator
     cluster: Cluster
     cluster_id: str
     who: Callable[[], Broker]

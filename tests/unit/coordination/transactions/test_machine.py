@@ -7,6 +7,7 @@ import pytest
 from lakestream.coordination.transactions import machine
 from lakestream.coordination.transactions.machine import CLASSIC, EPOCH_LAST, IMPLICIT, Busy, TooLarge, UnknownProducer
 from lakestream.errors import Fenced, WrongTransaction
+from lakestream.metadata.groups import Committed
 from lakestream.metadata.transactions import NOBODY, Identity, PendingOffset, State, Transaction
 from lakestream.model import PartitionId
 
@@ -40,7 +41,7 @@ def ready() -> Transaction:
 
 
 def pending(partition: PartitionId, offset: int = 1, metadata: str = "") -> PendingOffset:
-    return PendingOffset(partition, offset, 0, metadata, NOW, 1, 5)
+    return PendingOffset(partition, Committed(offset, 0, metadata, NOW, 1), 5)
 
 
 # ── init ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -151,14 +152,14 @@ def test_a_transaction_has_its_limits() -> None:
 
 def test_a_batch_belongs_to_what_is_open() -> None:
     open_ = add(ready(), A)
-    assert machine.number_for(open_, open_.producer, A) == 1
+    assert machine.number_for(open_, open_.producer, [A]) == 1
     with pytest.raises(WrongTransaction):
-        machine.number_for(open_, open_.producer, B)
+        machine.number_for(open_, open_.producer, [B])
     with pytest.raises(Fenced):
-        machine.number_for(open_, Identity(7, 3), A)
+        machine.number_for(open_, Identity(7, 3), [A])
     for other in (ready(), end(open_), ended(end(open_))):
         with pytest.raises(WrongTransaction):
-            machine.number_for(other, other.producer, A)
+            machine.number_for(other, other.producer, [A])
 
 
 # ── offsets of groups ────────────────────────────────────────────────────────────────────────────────────────────────

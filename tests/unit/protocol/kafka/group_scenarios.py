@@ -117,9 +117,10 @@ async def find_coordinator(serving: Serving, version: int) -> None:
         assert (found.key, found.error_code, found.node_id, found.host) == ("g", 0, 0, "127.0.0.1")
         assert (refused.error_code, refused.node_id) == (INVALID_GROUP, -1)
     if version >= 1:
-        body = {"key": "tx", "key_type": 1, "coordinator_keys": ["tx"]}
-        answer = await serving.ask(FIND, version, body)
-        assert (answer if version < 4 else answer.coordinators[0]).error_code == NOT_AVAILABLE
+        for kind, code in ((1, 0), (2, NOT_AVAILABLE)):  # of transactions, and of share groups
+            body = {"key": "x", "key_type": kind, "coordinator_keys": ["x"]}
+            answer = await serving.ask(FIND, version, body)
+            assert (answer if version < 4 else answer.coordinators[0]).error_code == code
 
 
 async def join_group(serving: Serving, version: int) -> None:

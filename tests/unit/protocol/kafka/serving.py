@@ -10,6 +10,7 @@ from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups.coordinator import Groups, GroupSettings
 from lakestream.coordination.groups.values import Rules
+from lakestream.coordination.transactions.coordinator import TransactionCoordinator
 from lakestream.filed import as_bytes
 from lakestream.metadata.brokers import Broker, Brokers, Registered
 from lakestream.metadata.cluster import Cluster
@@ -43,12 +44,18 @@ class Serving:
         await view.start()
         cluster = Cluster(metadata, world.ids)
         catalog = catalog_over(metadata, world.objects)
+        log = await world.broker()
+        transactions = TransactionCoordinator(
+            metadata, log, view, lambda: me.broker, lambda: True, cluster, world.clock
+        )
+        log.when_transactional(transactions.transaction_of)
         services = Services(
-            log=await world.broker(),
+            log=log,
             topics=world.topics,
             claims=world.claims,
             view=view,
             groups=Groups(metadata, view, lambda: me.broker, lambda: True, world.clock, world.ids, AT_ONCE),
+            transactions=transactions,
             cluster=cluster,
             cluster_id=await cluster.id(),
             who=lambda: me.broker,
@@ -59,10 +66,12 @@ class Serving:
             drop_table=partial(topic_deleted, catalog, drop=True),
         )
         services.groups.start()
+        transactions.start()
         return cls(world, services)
 
     async def close(self) -> None:
         await self.services.groups.close()
+        await self.services.transactions.close()
         await self.services.view.close()
 
     async def ask(self, key: int, version: int, body: dict[str, Any], client_id: str = "tester") -> Any:

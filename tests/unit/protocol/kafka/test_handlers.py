@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from tests.unit.catalog.tables import catalog_over
 from tests.unit.data.brokers import NOW, World
-from tests.unit.protocol.kafka import group_scenarios
+from tests.unit.protocol.kafka import group_scenarios, transaction_scenarios
 from tests.unit.protocol.kafka.serving import Serving
 
 from lakestream.catalog.names import TableName
@@ -33,7 +33,7 @@ async def serving() -> AsyncIterator[Serving]:
 
 
 Scenario = Callable[[Serving, int], Awaitable[None]]
-SCENARIOS: dict[int, Scenario] = dict(group_scenarios.SCENARIOS)
+SCENARIOS: dict[int, Scenario] = {**group_scenarios.SCENARIOS, **transaction_scenarios.SCENARIOS}
 
 
 def scenario(key: int) -> Callable[[Scenario], Scenario]:
@@ -145,16 +145,11 @@ async def api_versions(serving: Serving, version: int) -> None:
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
     assert told == {key: (h.reports_from, h.versions.stop - 1) for key, h in HANDLERS.items()}
     assert told[0] == (0, 13)
-
-
-@scenario(22)
-async def init_producer_id(serving: Serving, version: int) -> None:
-    body = {"transactional_id": None, "transaction_timeout": 1000}
-    first = await serving.ask(22, version, body)
-    second = await serving.ask(22, version, body)
-    assert (first.error_code, first.producer_epoch) == (0, 0) == (second.error_code, second.producer_epoch)
-    assert first.producer_id >= 0
-    assert first.producer_id != second.producer_id
+    if version >= 3:
+        (feature,) = answer.finalized_features
+        assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+        assert answer.finalized_features_epoch > 0
+        assert len(answer.supported_features) == (version >= 4), "its lowest version is 0, which older ones cannot read"
 
 
 @scenario(23)

@@ -3,6 +3,7 @@
 Which requests this broker serves, at which versions. The first thing that every client asks.
 
 A version above ours is answered in the words of v0, with error 35 and the list, and the connection stays.
+The feature transaction.version 2 tells clients that they may leave it to brokers to add partitions to transactions.
 v3 client software name and version (letters, digits, dash, dot), features · v4 features whose lowest version is 0
 """
 
@@ -12,6 +13,12 @@ from typing import Any, Final
 from lakestream.protocol.kafka.dispatch import API_VERSIONS, HANDLERS, UNKNOWN_VERSION, Body, Call, handles
 from lakestream.protocol.kafka.errors import Code
 from lakestream.protocol.kafka.services import Services
+
+FEATURES: Final = (("transaction.version", 2),)
+FEATURES_EPOCH: Final = 1
+"""To be raised with every change of the features: clients believe the newest that they hear from any broker."""
+ZERO_FROM_VERSION: Final = 4
+"""Before, clients cannot read a feature whose lowest version is 0."""
 
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -24,7 +31,23 @@ async def api_versions(call: Call, services: Services) -> Body:
         _SOFTWARE.fullmatch(call.get(name)) for name in ("client_software_name", "client_software_version")
     ):
         return {"error_code": Code.INVALID_REQUEST}
-    return {"error_code": Code.NONE, "api_keys": offered(), "finalized_features_epoch": 0}
+    return {
+        "error_code": Code.NONE,
+        "api_keys": offered(),
+        "supported_features": [_supported(*feature) for feature in FEATURES]
+        if call.version >= ZERO_FROM_VERSION
+        else [],
+        "finalized_features_epoch": FEATURES_EPOCH,
+        "finalized_features": [_finalized(*feature) for feature in FEATURES],
+    }
+
+
+def _supported(name: str, level: int) -> dict[str, Any]:
+    return {"name": name, "min_version": 0, "max_version": level}
+
+
+def _finalized(name: str, level: int) -> dict[str, Any]:
+    return {"name": name, "min_version_level": level, "max_version_level": level}
 
 
 def offered() -> list[dict[str, Any]]:

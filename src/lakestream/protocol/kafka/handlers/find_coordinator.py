@@ -1,9 +1,9 @@
 """FindCoordinator (key 10), v0-6.
 
-Where the members of a group meet: a live broker, by rendezvous hash. All brokers that know the same others say the
-same, and one that is asked although it is not the one says so (16).
+Where the members of a group meet, and whom the producer of a transactional id asks: a live broker, by rendezvous hash.
+All brokers that know the same others say the same, and one that is asked although it is not the one says so (16).
 
-Of transactions and share groups there is no coordinator, for now (15).
+Of share groups there is no coordinator, for now (15).
 v1 key type, error message · v3 flexible · v4 several keys in one request
 """
 
@@ -15,10 +15,10 @@ from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code
 from lakestream.protocol.kafka.groups import group_code
 from lakestream.protocol.kafka.services import Services
+from lakestream.protocol.kafka.transactions import checked_id
 
 SEVERAL_FROM_VERSION: Final = 4
-GROUP: Final = 0
-OTHERS: Final = {1: "transactions", 2: "share groups"}
+GROUP, TRANSACTION, SHARE_GROUP = range(3)
 NOBODY: Final = {"node_id": -1, "host": "", "port": -1}
 
 
@@ -31,11 +31,14 @@ async def find_coordinator(call: Call, services: Services) -> Body:
 
 
 def _found(kind: int, key: str, services: Services) -> dict[str, Any]:
-    if kind != GROUP:
-        what = OTHERS.get(kind, "coordinators of this type")
-        return _refused(Code.COORDINATOR_NOT_AVAILABLE, f"{what} are not served yet")
     try:
-        broker = services.groups.coordinator_of(check_name(key, may_be_empty=True))
+        if kind == GROUP:
+            broker = services.groups.coordinator_of(check_name(key, may_be_empty=True))
+        elif kind == TRANSACTION:
+            broker = services.transactions.coordinator_of(checked_id(key))
+        else:
+            what = "share groups" if kind == SHARE_GROUP else "coordinators of this type"
+            return _refused(Code.COORDINATOR_NOT_AVAILABLE, f"{what} are not served yet")
     except LakestreamError as error:
         return _refused(group_code(error), describe(error))
     return {"error_code": Code.NONE, "node_id": broker.node_id, "host": broker.host, "port": broker.port}

@@ -3,12 +3,13 @@
 How far groups have read: the offsets that were committed last, of some partitions or of all that have any. Read from
 the store, so that what any broker has acknowledged is in it.
 
-A partition without one, and a group that does not exist, is answered with -1 and no error.
-v2 null: all topics · v5 leader epoch · v6 flexible · v7 require stable (there are no transactions that could be open)
+A partition without one, and a group that does not exist, is answered with -1 and no error. Who requires stable offsets
+is asked to come again (88) for those that a transaction holds which has not ended.
+v2 null: all topics · v5 leader epoch · v6 flexible · v7 require stable
 v8 several groups · v9 member id and epoch · v10 topic ids
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Final
 from uuid import UUID
 
@@ -30,51 +31,57 @@ NONE: Final = Committed(-1, -1, "", -1, -1)
 @handles(9, versions=range(1, 11))
 async def offset_fetch(call: Call, services: Services) -> Body:
     if call.version >= SEVERAL_FROM:
-        return {"groups": [await _answer(group, call.version, services) for group in call.body.groups]}
-    return await _answer(call.body, call.version, services)
+        return {"groups": [await _answer(group, call, services) for group in call.body.groups]}
+    return await _answer(call.body, call, services)
 
 
-async def _answer(wanted: Any, version: int, services: Services) -> dict[str, Any]:
+async def _answer(wanted: Any, call: Call, services: Services) -> dict[str, Any]:
+    version = call.version
     try:
+        unstable: Set[PartitionId] = frozenset()
+        if call.get("require_stable", False):  # before the offsets: what has ended by now is in them
+            unstable = await services.transactions.pending(wanted.group_id)
         offsets = await services.groups.offsets(wanted.group_id)
     except LakestreamError as error:
         code = group_code(error)
         refused = _some(wanted, {}, {}, code) if version < ERROR_FROM else []
         return {"group_id": wanted.group_id, "error_code": code, "topics": refused}
     if wanted.topics is None:
-        topics = _all(offsets, version, services)
+        topics = _all({**dict.fromkeys(unstable, NONE), **offsets}, unstable, version, services)
     else:
         names = (
             NamedPartition(topic_of(topic), number) for topic in wanted.topics for number in topic.partition_indexes
         )
         found = await partitions_of(names, services)
         # By name, nothing is said of a topic that does not exist: it has no offsets.
-        unknown = found.unknown if version >= IDS_FROM else {}
-        topics = _some(
-            wanted, {named: offsets.get(one, NONE) for named, one in found.known.items()}, unknown, Code.NONE
-        )
+        codes = dict(found.unknown) if version >= IDS_FROM else {}
+        codes |= {named: Code.UNSTABLE_OFFSET_COMMIT for named, one in found.known.items() if one in unstable}
+        topics = _some(wanted, {named: offsets.get(one, NONE) for named, one in found.known.items()}, codes, Code.NONE)
     return {"group_id": wanted.group_id, "error_code": Code.NONE, "topics": topics}
 
 
 def _some(
-    wanted: Any, found: Mapping[NamedPartition, Committed], unknown: Mapping[NamedPartition, Code], code: Code
+    wanted: Any, found: Mapping[NamedPartition, Committed], codes: Mapping[NamedPartition, Code], code: Code
 ) -> list[dict[str, Any]]:
     topics = []
     for topic in wanted.topics:
         named = [NamedPartition(topic_of(topic), number) for number in topic.partition_indexes]
-        partitions = [_partition(one.number, found.get(one, NONE), unknown.get(one, code)) for one in named]
+        partitions = [_partition(one.number, found.get(one, NONE), codes.get(one, code)) for one in named]
         topics.append({**topic_fields(topic_of(topic)), "partitions": partitions})
     return topics
 
 
-def _all(offsets: Mapping[PartitionId, Committed], version: int, services: Services) -> list[dict[str, Any]]:
+def _all(
+    offsets: Mapping[PartitionId, Committed], unstable: Set[PartitionId], version: int, services: Services
+) -> list[dict[str, Any]]:
     """Those of topics that are gone are nobody's."""
     by_topic: dict[str, list[dict[str, Any]]] = {}
     for partition, committed in offsets.items():
         name = services.view.name_of(partition.topic_id)
         if name is not None:
             answers = by_topic.setdefault(partition.topic_id, [])
-            answers.append(_partition(partition.number, committed, Code.NONE))
+            code = Code.UNSTABLE_OFFSET_COMMIT if partition in unstable else Code.NONE
+            answers.append(_partition(partition.number, committed, code))
     return [
         {
             **topic_fields(UUID(hex=topic_id) if version >= IDS_FROM else services.view.name_of(topic_id) or ""),
@@ -85,6 +92,8 @@ def _all(offsets: Mapping[PartitionId, Committed], version: int, services: Servi
 
 
 def _partition(number: int, committed: Committed, code: Code) -> dict[str, Any]:
+    if code != Code.NONE:
+        committed = NONE
     return {
         "partition_index": number,
         "committed_offset": committed.offset,

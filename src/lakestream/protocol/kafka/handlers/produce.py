@@ -4,23 +4,32 @@ Appends one record batch per partition. Batches are placed in the order of the c
 their offsets together: the next request is worked on while this one waits for storage.
 
 Only batches of magic 2 are taken. acks 1 and -1 mean the same: stored. acks 0 is not answered; an error closes.
-v5 log start offset · v8 record errors · v9 flexible · v10 current leader (not sent: any broker is one) · v13 topic ids
+
+A batch of a transaction may come to any broker. Up to v11 its partition must have been added to the transaction before
+(else 48, or 120); from v12 on that is left to us, and begins the transaction where none is open. What comes while the
+one before is just ending waits for a moment, or comes again (51).
+v5 log start offset · v8 record errors · v9 flexible · v10 current leader (not sent: any broker is one)
+v11 transaction abortable (120) · v12 partitions are added to transactions here · v13 topic ids
 """
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from lakestream.batch import RecordBatch
 from lakestream.coordination import topic_settings
 from lakestream.coordination.topic_settings import TopicSettings
+from lakestream.coordination.transactions.machine import CLASSIC, IMPLICIT
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import Corrupt, LakestreamError, Missing, Rejected, Unavailable
+from lakestream.metadata.claims import NO_TRANSACTION
+from lakestream.metadata.transactions import Identity
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka import setbacks
 from lakestream.protocol.kafka.dispatch import Call, Done, describe, handles, tell
-from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError, code_of
+from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError
 from lakestream.protocol.kafka.keyless import keyless
 from lakestream.protocol.kafka.produce_answer import Stored, StoredTopic, written
 from lakestream.protocol.kafka.produce_request import PartitionData, ProduceRequest, TopicData
@@ -28,6 +37,7 @@ from lakestream.protocol.kafka.rewrite import needs_rewriting, rewritten
 from lakestream.protocol.kafka.server import Answer, CloseConnection
 from lakestream.protocol.kafka.services import Services
 from lakestream.protocol.kafka.setbacks import SETBACKS
+from lakestream.protocol.kafka.transactions import IMPLICIT_FROM_PRODUCE, checked_id, produce_code
 
 ZSTD = "zstd"
 ZSTD_FROM_VERSION = 7
@@ -58,7 +68,13 @@ def begin(call: Call, services: Services, done: Done) -> bool:
         if known is None or known[1].compacted or known[1].log_append_time or known[1].compression != "producer":
             return False
         plan.append((topic, data, *known))
-    Waiting([_placed_at_once(*item, call, services) for item in plan], call, done)
+    transaction = NO_TRANSACTION
+    if call.body.transactional_id is not None:
+        number = _transaction_known([(data, partition) for _, data, partition, _ in plan], call, services)
+        if number is None:
+            return False
+        transaction = number
+    Waiting([_placed_at_once(*item, transaction, call, services) for item in plan], call, done)
     return True
 
 
@@ -70,7 +86,8 @@ async def produce(call: Call, services: Services) -> Answer:
         parts = [Part(topic, data.number, refusal, -1) for topic, data in _asked(call)]
     else:
         async with call.connection.produce_turn:
-            parts = [await _placed(topic, data, call, services) for topic, data in _asked(call)]
+            transactions = await _transactions(call, services)
+            parts = [await _placed(topic, data, transactions, call, services) for topic, data in _asked(call)]
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     Waiting(parts, call, partial(tell, answer))
     return await answer
@@ -111,23 +128,29 @@ def _placed_at_once(
     data: PartitionData,
     partition: PartitionId,
     settings: TopicSettings,
+    transaction: int,
     call: Call,
     services: Services,
 ) -> Part:
     try:
-        batch = _checked(data.records, settings, call.version)
+        batch = _checked(data.records, settings, call)
         _check_time(batch, settings, services.clock.now_ms(), services)
-        outcome = services.log.place(partition, batch)
+        outcome = services.log.place(partition, batch, transaction if batch.is_transactional else NO_TRANSACTION)
         return Part(topic, data.number, outcome, -1, services.log.start_known(partition))
     except LakestreamError as error:
         return _failed(topic, data, error, call)
 
 
-async def _placed(topic: TopicData, data: PartitionData, call: Call, services: Services) -> Part:
+async def _placed(
+    topic: TopicData, data: PartitionData, transactions: "Transactions", call: Call, services: Services
+) -> Part:
     try:
         partition, settings = await _found(topic, data.number, services)
         now_ms = services.clock.now_ms()
-        batch = _checked(data.records, settings, call.version)
+        batch = _checked(data.records, settings, call)
+        transaction = transactions[partition] if batch.is_transactional else NO_TRANSACTION
+        if isinstance(transaction, LakestreamError):
+            raise transaction
         if not settings.log_append_time:
             _check_time(batch, settings, now_ms, services)
         if settings.compacted:
@@ -135,7 +158,7 @@ async def _placed(topic: TopicData, data: PartitionData, call: Call, services: S
         if needs_rewriting(batch, settings):
             batch = RecordBatch.parse(await asyncio.to_thread(rewritten, batch, settings, now_ms))
         await setbacks.check(call.connection.state, _place(topic, data), batch, partition, services.log)
-        outcome = services.log.place(partition, batch)
+        outcome = services.log.place(partition, batch, transaction)
         append_ms = now_ms if settings.log_append_time else -1
         return Part(topic, data.number, outcome, append_ms, services.log.start_known(partition))
     except LakestreamError as error:
@@ -152,7 +175,7 @@ def _place(topic: TopicData, data: PartitionData) -> setbacks.Place:
     return topic.topic_id or topic.name, data.number
 
 
-def _checked(records: memoryview | None, settings: TopicSettings, version: int) -> RecordBatch:
+def _checked(records: memoryview | None, settings: TopicSettings, call: Call) -> RecordBatch:
     try:
         batch = RecordBatch.parse(records or b"")
     except Corrupt as error:
@@ -161,13 +184,15 @@ def _checked(records: memoryview | None, settings: TopicSettings, version: int) 
         raise KafkaError(Code.INVALID_RECORD, str(error)) from error
     if batch.is_control:
         raise KafkaError(Code.INVALID_RECORD, "control batches are written by brokers, not by clients")
-    if batch.is_transactional:
-        raise KafkaError(Code.INVALID_TXN_STATE, "transactions are not served yet")
+    if batch.is_transactional and call.body.transactional_id is None:
+        raise KafkaError(
+            Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a batch of a transaction comes with a transactional id"
+        )
     if batch.size > settings.batch_bytes_max:
         raise KafkaError(
             Code.MESSAGE_TOO_LARGE, f"batch of {batch.size} bytes: the topic takes {settings.batch_bytes_max}"
         )
-    if version < ZSTD_FROM_VERSION and batch.compression == ZSTD:
+    if call.version < ZSTD_FROM_VERSION and batch.compression == ZSTD:
         raise KafkaError(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs produce version {ZSTD_FROM_VERSION} or newer")
     return batch
 
@@ -189,6 +214,60 @@ def _check_time(batch: RecordBatch, settings: TopicSettings, now_ms: int, servic
         services.log.check_clock()  # it may be we who are wrong, and then the batch is welcome elsewhere, or later
         way, timestamp = ("future", batch.max_timestamp) if late else ("past", batch.base_timestamp)
         raise KafkaError(Code.INVALID_TIMESTAMP, f"timestamp {timestamp} is too far in the {way}")
+
+
+# ── which transaction ────────────────────────────────────────────────────────────────────────────────────────────────
+
+Transactions: TypeAlias = dict[PartitionId, int | LakestreamError]
+"""The transaction that a batch for a partition belongs to, or why there is none."""
+
+
+def _transaction_known(batches: list[tuple[PartitionData, PartitionId]], call: Call, services: Services) -> int | None:
+    """From memory alone: the one that all of them belong to."""
+    heads = [(_head(data), partition) for data, partition in batches]
+    owners = {Identity(head.producer_id, head.producer_epoch) for head, _ in heads if head is not None}
+    if len(owners) != 1:
+        return None
+    partitions = [partition for _, partition in heads]
+    return services.transactions.number_known(call.body.transactional_id, owners.pop(), partitions)
+
+
+async def _transactions(call: Call, services: Services) -> Transactions:
+    """Of all batches that are part of one. Partitions that the client leaves to us to add are added together."""
+    if call.body.transactional_id is None:
+        return {}
+    wanted: dict[Identity, list[PartitionId]] = {}
+    for topic, data in _asked(call):
+        head = _head(data)
+        if head is not None and head.is_transactional:
+            with suppress(LakestreamError):  # it is told when the batch is placed
+                partition, _ = await _found(topic, data.number, services)
+                wanted.setdefault(Identity(head.producer_id, head.producer_epoch), []).append(partition)
+    found: Transactions = {}
+    for who, partitions in wanted.items():
+        implicit = call.version >= IMPLICIT_FROM_PRODUCE
+        for some in [partitions] if implicit else [[partition] for partition in partitions]:
+            number = await _admitted(who, some, implicit, call, services)
+            found.update(dict.fromkeys(some, number))
+    return found
+
+
+async def _admitted(
+    who: Identity, partitions: list[PartitionId], implicit: bool, call: Call, services: Services
+) -> int | LakestreamError:
+    try:
+        transactional_id = checked_id(call.body.transactional_id)
+        return await services.transactions.admit(transactional_id, who, partitions, IMPLICIT if implicit else CLASSIC)
+    except LakestreamError as error:
+        return error
+
+
+def _head(data: PartitionData) -> RecordBatch | None:
+    """None: what is wrong with it is told when it is placed."""
+    try:
+        return RecordBatch(data.records or b"")
+    except LakestreamError:
+        return None
 
 
 # ── wait, answer ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -231,7 +310,7 @@ class Waiting:
         if self._call.body.acks == 0:
             done(_failure_of(self._parts))
         else:
-            done([written(self._call.request, _by_topic(self._parts))])
+            done([written(self._call.request, _by_topic(self._parts, self._call.version))])
 
 
 def _failure_of(parts: list[Part]) -> CloseConnection | None:
@@ -255,18 +334,18 @@ def _outcome(part: Part) -> Appended | LakestreamError:
     return error
 
 
-def _by_topic(parts: list[Part]) -> list[StoredTopic]:
+def _by_topic(parts: list[Part], version: int) -> list[StoredTopic]:
     topics: list[StoredTopic] = []
     last: TopicData | None = None
     for part in parts:
         if part.topic is not last:  # they come as they were asked for, topic by topic
             last = part.topic
             topics.append(StoredTopic(last.name, last.topic_id, []))
-        topics[-1].parts.append(_stored(part))
+        topics[-1].parts.append(_stored(part, version))
     return topics
 
 
-def _stored(part: Part) -> Stored:
+def _stored(part: Part, version: int) -> Stored:
     outcome = _outcome(part)
     if isinstance(outcome, Appended):
         return Stored(part.number, Code.NONE, outcome.offset_start, part.append_ms, part.log_start)
@@ -274,7 +353,7 @@ def _stored(part: Part) -> Stored:
     to_blame = outcome.numbers if isinstance(outcome, InvalidRecord) else ()
     return Stored(
         part.number,
-        code_of(outcome),
+        produce_code(outcome, version),
         record_errors=[(number, None) for number in to_blame],
         message=describe(outcome),
     )

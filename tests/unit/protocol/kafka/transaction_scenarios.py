@@ -1,0 +1,338 @@
+"""The requests of transactions at every version, for test_handlers.py; and a transactional producer for other tests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.unit.protocol.kafka.serving import Serving
+
+from lakestream.batch import RecordBatch, is_commit, split
+from lakestream.testing.batches import make_batch, records_of
+
+Scenario = Callable[[Serving, int], Awaitable[None]]
+
+INIT, ADD_PARTITIONS, ADD_OFFSETS, END, MARKERS, COMMIT_OFFSETS, DESCRIBE, LIST = 22, 24, 25, 26, 27, 28, 65, 66
+PRODUCE, FETCH, OFFSET_FETCH, FIND = 0, 1, 9, 10
+UNKNOWN_TOPIC, NOT_AVAILABLE, NOT_COORDINATOR, ILLEGAL_GENERATION, INVALID_REQUEST = 3, 15, 16, 22, 42
+INVALID_EPOCH, INVALID_STATE, INVALID_MAPPING, INVALID_TIMEOUT, CONCURRENT = 47, 48, 49, 50, 51
+NO_ID, NOT_ATTEMPTED, UNSTABLE, FENCED, ID_NOT_FOUND, ABORTABLE, BAD_PATTERN = 53, 55, 88, 90, 105, 120, 128
+WAIT_S = 5
+
+
+class Producer:
+    """Speaks to a broker as a transactional producer does: of the older protocol, or with `implicit` of the newer."""
+
+    def __init__(self, serving: Serving, transactional_id: str = "x", *, implicit: bool = False) -> None:
+        self.serving = serving
+        self.transactional_id = transactional_id
+        self.implicit = implicit
+        self.id = -1
+        self.epoch = -1
+        self.sequences: dict[tuple[str, int], int] = {}
+
+    async def init(self, version: int = 5, timeout_ms: int = 60_000, *, resumes: bool = False) -> int:
+        """The code; 51 is tried again."""
+        body = {"transactional_id": self.transactional_id, "transaction_timeout": timeout_ms}
+        if resumes:
+            body |= {"producer_id": self.id, "producer_epoch": self.epoch}
+        async with asyncio.timeout(WAIT_S):
+            answer = await self.serving.ask(INIT, version, body)
+            while answer.error_code == CONCURRENT:
+                await asyncio.sleep(0.01)
+                answer = await self.serving.ask(INIT, version, body)
+        if answer.error_code == 0:
+            self._is(answer.producer_id, answer.producer_epoch)
+        return int(answer.error_code)
+
+    def _is(self, producer_id: int, epoch: int) -> None:
+        if (producer_id, epoch) != (self.id, self.epoch):
+            self.id, self.epoch = producer_id, epoch
+            self.sequences.clear()
+
+    async def add(self, *numbers: int, topic: str = "t", version: int = 3) -> list[int]:
+        topics = [{"name": topic, "partitions": list(numbers)}]
+        mine = {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
+            "topics": topics,
+            "verify_only": False,
+        }
+        body = {f"v3_and_below_{name}": value for name, value in mine.items()} | {"transactions": [mine]}
+        answer = await self.serving.ask(ADD_PARTITIONS, version, body)
+        if version >= 4:
+            (answer,) = answer.results_by_transaction
+            results = answer.topic_results
+        else:
+            results = answer.results_by_topic_v3_and_below
+        return [int(one.partition_error_code) for topic in results for one in topic.results_by_partition]
+
+    async def send(self, *values: str, partition: int = 0, topic: str = "t", version: int | None = None) -> int:
+        """The code."""
+        version = (12 if self.implicit else 11) if version is None else version
+        records = self.batch(*values, partition=partition, topic=topic)
+        code = await self.send_batch(records, partition, topic, version)
+        if code == 0:
+            self.sequences[topic, partition] = self.sequences.get((topic, partition), 0) + len(values)
+        return code
+
+    async def send_batch(self, records: bytes, partition: int = 0, topic: str = "t", version: int = 11) -> int:
+        data = [{"name": topic, "partition_data": [{"index": partition, "records": records}]}]
+        body = {"transactional_id": self.transactional_id, "acks": -1, "timeout": 5000, "topic_data": data}
+        answer = await self.serving.ask(PRODUCE, version, body)
+        return int(answer.responses[0].partition_responses[0].error_code)
+
+    def batch(self, *values: str, partition: int = 0, topic: str = "t") -> bytes:
+        return make_batch(
+            [value.encode() for value in values],
+            timestamp_ms=self.serving.world.clock.now_ms(),
+            producer_id=self.id,
+            epoch=self.epoch,
+            sequence=self.sequences.get((topic, partition), 0),
+            transactional=True,
+        )
+
+    async def end(self, commit: bool = True, version: int | None = None) -> int:
+        version = (5 if self.implicit else 4) if version is None else version
+        answer = await self.serving.ask(END, version, self.mine() | {"committed": commit})
+        if answer.error_code == 0 and version >= 5:
+            self._is(answer.producer_id, answer.producer_epoch)
+        return int(answer.error_code)
+
+    async def add_group(self, group: str = "g", version: int = 4) -> int:
+        return int((await self.serving.ask(ADD_OFFSETS, version, self.mine() | {"group_id": group})).error_code)
+
+    async def commit_offset(
+        self, offset: int, number: int = 0, group: str = "g", version: int | None = None, **member: Any
+    ) -> int:
+        version = (5 if self.implicit else 4) if version is None else version
+        parts = [{"partition_index": number, "committed_offset": offset, "committed_metadata": "m"}]
+        body = self.mine() | {"group_id": group, "topics": [{"name": "t", "partitions": parts}]} | member
+        answer = await self.serving.ask(COMMIT_OFFSETS, version, body)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    def mine(self) -> dict[str, Any]:
+        return {"transactional_id": self.transactional_id, "producer_id": self.id, "producer_epoch": self.epoch}
+
+
+async def ready(serving: Serving, transactional_id: str = "x", *, implicit: bool = False) -> Producer:
+    producer = Producer(serving, transactional_id, implicit=implicit)
+    assert await producer.init() == 0
+    return producer
+
+
+async def read(serving: Serving, partition: int = 0, *, committed: bool = True, topic: str = "t") -> list[str]:
+    """What a consumer sees: it leaves out what was aborted."""
+    wanted = [{"partition": partition, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+    body = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": int(committed)}
+    answer = await serving.ask(FETCH, 11, body | {"topics": [{"topic": topic, "partitions": wanted}]})
+    (found,) = answer.responses[0].partitions
+    assert found.error_code == 0
+    return [value.decode() for value in visible(found.records, found.aborted_transactions if committed else ())]
+
+
+def visible(records: Any, aborted: Any) -> list[bytes]:
+    first = {one.producer_id: one.first_offset for one in aborted or ()}
+    hidden: set[int] = set()
+    values = []
+    for data in split(records or b"", "answer"):
+        batch = RecordBatch.parse(data)
+        if batch.is_control:
+            if not is_commit(batch):
+                hidden.discard(batch.producer_id)
+            continue
+        if batch.is_transactional and first.get(batch.producer_id) == batch.base_offset:
+            hidden.add(batch.producer_id)
+        if batch.producer_id not in hidden or not batch.is_transactional:
+            values += [record.value or b"" for record in records_of(batch)]
+    return values
+
+
+async def until_read(serving: Serving, *values: str, partition: int = 0) -> None:
+    """A transaction that was ended is seen a moment later."""
+    found: list[str] = []
+    async with asyncio.timeout(WAIT_S):
+        while (found := await read(serving, partition)) != list(values):
+            assert len(found) <= len(values), found
+            await asyncio.sleep(0.005)
+
+
+async def until_stable(serving: Serving, number: int, offset: int) -> None:
+    partition = await serving.log_of("t", number)
+    found = -1
+    async with asyncio.timeout(WAIT_S):
+        while found != offset:
+            await asyncio.sleep(0.005)
+            found = (await serving.services.log.bounds(partition)).stable
+
+
+async def init_producer_id(serving: Serving, version: int) -> None:
+    plain = await serving.ask(INIT, version, {"transactional_id": None, "transaction_timeout": 1000})
+    assert (plain.error_code, plain.producer_epoch) == (0, 0)
+    other = await serving.ask(INIT, version, {"transactional_id": None, "transaction_timeout": 1000})
+    assert 0 <= plain.producer_id != other.producer_id
+    producer = Producer(serving)
+    assert await producer.init(version) == 0
+    assert (producer.id not in (plain.producer_id, other.producer_id), producer.epoch) == (True, 0)
+    assert await producer.init(version) == 0
+    assert producer.epoch == 1
+    for timeout_ms in (0, -1, 15 * 60 * 1000 + 1):
+        assert await producer.init(version, timeout_ms) == INVALID_TIMEOUT
+    for name in ("", "x" * 1001):
+        assert await Producer(serving, name).init(version) == INVALID_REQUEST
+    if version >= 3:
+        assert await producer.init(version, resumes=True) == 0
+        assert producer.epoch == 2
+        producer.epoch = 0
+        assert await producer.init(version, resumes=True) == (FENCED if version >= 4 else INVALID_EPOCH)
+
+
+async def add_partitions(serving: Serving, version: int) -> None:
+    await serving.topic()
+    producer = await ready(serving)
+    assert await producer.add(0, 1, version=version) == [0, 0]
+    assert await producer.add(1, version=version) == [0]
+    assert await producer.add(0, 7, version=version) == [NOT_ATTEMPTED, UNKNOWN_TOPIC]
+    producer.epoch += 1
+    assert await producer.add(0, version=version) == [FENCED if version >= 2 else INVALID_EPOCH]
+    producer.id += 1
+    assert await producer.add(0, version=version) == [INVALID_MAPPING]
+    assert await Producer(serving, "nobody").add(0, version=version) == [INVALID_MAPPING]
+    assert await Producer(serving, "").add(0, version=version) == [INVALID_REQUEST]
+
+
+async def add_offsets(serving: Serving, version: int) -> None:
+    producer = await ready(serving)
+    assert await producer.add_group(version=version) == 0
+    assert await producer.add_group(version=version) == 0
+    assert await producer.add_group("", version=version) == 24
+    producer.epoch += 1
+    assert await producer.add_group(version=version) == (FENCED if version >= 2 else INVALID_EPOCH)
+
+
+async def end(serving: Serving, version: int) -> None:
+    await serving.topic()
+    producer = await ready(serving, implicit=version >= 5)
+    if not producer.implicit:
+        await producer.add(0)
+    assert await producer.send("a") == 0
+    before = producer.epoch
+    assert await producer.end(version=version) == 0
+    assert producer.epoch == before + (version >= 5)
+    await until_read(serving, "a")
+    if version < 5:
+        assert await producer.end(version=version) == 0
+        assert await producer.end(False, version) == INVALID_STATE
+    else:
+        assert await producer.end(False, version) == 0, "an abort of nothing"
+        assert await producer.end(True, version) == INVALID_STATE
+    producer.epoch += 1
+    assert await producer.end(version=version) == (FENCED if version >= 2 else INVALID_EPOCH)
+    producer.id += 1
+    assert await producer.end(version=version) == INVALID_MAPPING
+
+
+async def write_markers(serving: Serving, version: int) -> None:
+    """The whole transaction is aborted."""
+    await serving.topic()
+    producer = await ready(serving)
+    await producer.add(0, 1)
+    assert await producer.send("a") == await producer.send("b", partition=1) == 0
+    marker: dict[str, Any] = {"producer_id": producer.id, "producer_epoch": producer.epoch, "transaction_result": True}
+    marker |= {"topics": [{"name": "t", "partition_indexes": [0, 9]}], "coordinator_epoch": 0, "transaction_version": 0}
+
+    async def asked(**other: Any) -> list[int]:
+        answer = await serving.ask(MARKERS, version, {"markers": [marker | other]})
+        (one,) = answer.markers
+        return [int(part.error_code) for topic in one.topics for part in topic.partitions]
+
+    assert await asked() == [INVALID_STATE, UNKNOWN_TOPIC]
+    assert await asked(producer_id=12345, transaction_result=False) == [0, UNKNOWN_TOPIC]
+    assert await asked(transaction_result=False) == [0, UNKNOWN_TOPIC]
+    for number in (0, 1):
+        await until_stable(serving, number, 2)
+        assert await read(serving, number) == []
+    assert await producer.end() == FENCED
+
+
+async def commit_offsets(serving: Serving, version: int) -> None:
+    await serving.topic()
+    producer = await ready(serving, implicit=version >= 5)
+    if not producer.implicit:
+        assert await producer.commit_offset(5, version=version) == INVALID_STATE
+        assert await producer.add_group() == 0
+    assert await producer.commit_offset(5, version=version) == 0
+    assert await producer.commit_offset(5, 9, version=version) == UNKNOWN_TOPIC
+    assert await producer.commit_offset(5, group="x" * 1001, version=version) == 24
+    if version >= 3:
+        assert await producer.commit_offset(6, version=version, member_id="me", generation_id=3) in (25, 22)
+    assert await offset(serving) == (-1, 0)
+    assert await offset(serving, stable=True) == (-1, UNSTABLE)
+    producer.epoch += 1
+    assert await producer.commit_offset(7, version=version) == INVALID_EPOCH
+    producer.epoch -= 1
+    assert await producer.end() == 0
+    await until_offset(serving, 5)
+
+
+async def offset(serving: Serving, *, stable: bool = False, group: str = "g", number: int = 0) -> tuple[int, int]:
+    """What is committed, and the code."""
+    topics = [{"name": "t", "partition_indexes": [number]}]
+    body = {"group_id": group, "topics": topics, "require_stable": stable}
+    answer = await serving.ask(OFFSET_FETCH, 7, body)
+    assert answer.error_code == 0
+    (part,) = answer.topics[0].partitions
+    return int(part.committed_offset), int(part.error_code)
+
+
+async def until_offset(serving: Serving, expected: int, **where: Any) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while (found := await offset(serving, stable=True, **where)) != (expected, 0):
+            assert found[1] == UNSTABLE or found[0] == -1, found
+            await asyncio.sleep(0.005)
+
+
+async def describe(serving: Serving, version: int) -> None:
+    await serving.topic()
+    producer = await ready(serving)
+    await producer.add(1)
+    answer = await serving.ask(DESCRIBE, version, {"transactional_ids": ["x", ""]})
+    found, nobody = answer.transaction_states
+    assert (found.error_code, found.transaction_state, found.producer_id) == (0, "Ongoing", producer.id)
+    assert [(topic.topic, topic.partitions) for topic in found.topics] == [("t", (1,))]
+    assert nobody.error_code == INVALID_REQUEST
+
+
+async def list_all(serving: Serving, version: int) -> None:
+    await serving.topic()
+    first, second = await ready(serving), await ready(serving, "other")
+    await first.add(0)
+
+    async def listed(**filters: Any) -> dict[str, str]:
+        answer = await serving.ask(LIST, version, {"state_filters": [], "producer_id_filters": [], **filters})
+        assert answer.error_code == 0
+        assert answer.unknown_state_filters == tuple(s for s in filters.get("state_filters", ()) if s == "Nothing")
+        return {one.transactional_id: one.transaction_state for one in answer.transaction_states}
+
+    everything = {"x": "Ongoing", "other": "Empty"}
+    assert await listed() == everything
+    assert await listed(state_filters=["Ongoing", "Nothing"]) == {"x": "Ongoing"}
+    assert await listed(producer_id_filters=[second.id]) == {"other": "Empty"}
+    serving.world.clock.ms += 1000
+    assert await listed(duration_filter=500) == ({"x": "Ongoing"} if version >= 1 else everything)
+    assert await listed(transactional_id_pattern="o.*") == ({"other": "Empty"} if version >= 2 else everything)
+    if version >= 2:
+        bad = {"state_filters": [], "producer_id_filters": [], "transactional_id_pattern": "["}
+        assert (await serving.ask(LIST, version, bad)).error_code == BAD_PATTERN
+
+
+SCENARIOS: dict[int, Scenario] = {
+    INIT: init_producer_id,
+    ADD_PARTITIONS: add_partitions,
+    ADD_OFFSETS: add_offsets,
+    END: end,
+    MARKERS: write_markers,
+    COMMIT_OFFSETS: commit_offsets,
+    DESCRIBE: describe,
+    LIST: list_all,
+}
