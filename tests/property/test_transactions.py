@@ -196,7 +196,8 @@ class TransactionalId(RuleBasedStateMachine):
 
     def _rightly_refused(self, client: Client) -> None:
         assert self.record is not None
-        wrong = client is self.model.owner and not self.record.is_ending and not client.writing
+        knows = client.identity == self.record.producer  # else it has to ask again: an answer was lost
+        wrong = client is self.model.owner and knows and not self.record.is_ending and not client.writing
         assert not wrong, "who owns it may go on"
 
     @invariant()
