@@ -67,22 +67,22 @@ class TransactionCoordinator:
     ) -> None:
         self._records = Transactions(store)
         self._shelf = Shelf(self._records, clock)
-        self._endings = Endings(self._shelf, self._records, log, clock)
+        self.endings = Endings(self._shelf, self._records, log, clock)
         self._view = view
         self._who = who
         self._is_seen = is_seen
         self._cluster = cluster
         self._clock = clock
-        self._patrol = Patrol(self._shelf, self._records, self._endings, clock, self.is_mine, lambda: view.brokers)
+        self.patrol = Patrol(self._shelf, self._records, self.endings, clock, self.is_mine, lambda: view.brokers)
         self._ids: dict[int, str] = {}  # by producer id; the least recent first
         self._noted: dict[tuple[str, str, int], None] = {}  # group, transactional id, producer id
 
     def start(self) -> None:
-        self._patrol.start()
+        self.patrol.start()
 
     async def close(self) -> None:
-        await self._patrol.close()
-        await self._endings.close()
+        await self.patrol.close()
+        await self.endings.close()
 
     # ── whose an id is ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,7 +109,7 @@ class TransactionCoordinator:
 
         known = await self._changed(transactional_id, decide)
         if known.record.is_ending:
-            self._endings.begin(transactional_id)
+            self.endings.begin(transactional_id)
             known = await self._changed(transactional_id, decide)
         if known.record.is_ending:
             raise Busy(f"transaction {known.record.number} of {transactional_id} is being aborted; try again")
@@ -147,7 +147,7 @@ class TransactionCoordinator:
             ),
         )
         if known.record.is_ending:
-            self._endings.begin(transactional_id)
+            self.endings.begin(transactional_id)
         return known.record.producer
 
     # ── what any broker does ─────────────────────────────────────────────────────────────────────────────────────────
@@ -206,11 +206,22 @@ class TransactionCoordinator:
 
     # ── offsets of groups ────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def hold_group(self, transactional_id: str, who: Identity, group: str, protocol: int) -> None:
+        """The transaction is open, with the group in it. So the one before it has ended, and the group's committed
+        offsets are as that one left them: whoever reads their versions now replaces the right ones."""
+        record = self._shelf.seen(transactional_id)
+        if record is not None and record.is_open and record.producer == who and group in record.groups:
+            return
+        await self._note(group, transactional_id, who)
+        await self._changed(
+            transactional_id,
+            lambda record: machine.with_group(record, who, group, protocol, self._clock.now_ms()),
+        )
+
     async def put_offsets(
         self, transactional_id: str, who: Identity, group: str, offsets: Sequence[PendingOffset], protocol: int
     ) -> None:
-        """They are committed if the transaction is. Asked of the group's coordinator."""
-        await self._note(group, transactional_id, who)
+        """They are committed if the transaction is. Asked of the group's coordinator, after `hold_group`."""
         await self._changed(
             transactional_id,
             lambda record: machine.put_offsets(record, who, group, offsets, protocol, self._clock.now_ms()),
@@ -269,7 +280,7 @@ class TransactionCoordinator:
             return machine.fenced(record, self._clock.now_ms())
 
         await self._shelf.change(transactional_id, decide)
-        self._endings.begin(transactional_id)
+        self.endings.begin(transactional_id)
 
     async def _read(self, transactional_id: str) -> NamedTransaction | None:
         await self._shelf.load(transactional_id)
@@ -286,7 +297,7 @@ class TransactionCoordinator:
                 return await self._shelf.change(transactional_id, decide)
             except Busy:
                 if self.is_mine(transactional_id):
-                    self._endings.begin(transactional_id)
+                    self.endings.begin(transactional_id)
                 left_s = deadline_s - loop.time()
                 if left_s <= 0:
                     raise

@@ -109,6 +109,18 @@ def add_group(record: Transaction | None, who: Identity, group: str, protocol: i
     return replace(record, groups=tuple(sorted((*record.groups, group))), changed_ms=now_ms)
 
 
+def with_group(record: Transaction | None, who: Identity, group: str, protocol: int, now_ms: int) -> Transaction:
+    """Open, with this group in it: added now if the client leaves that to us."""
+    if protocol == IMPLICIT:
+        return add_group(record, who, group, protocol, now_ms)
+    record = _owned(record, who)
+    if record.is_ending:
+        raise _busy(record)
+    if not record.is_open or group not in record.groups:
+        raise WrongTransaction(f"{who}: group {group} was not added to an open transaction")
+    return record
+
+
 def put_offsets(
     record: Transaction | None,
     who: Identity,
@@ -118,14 +130,7 @@ def put_offsets(
     now_ms: int,
 ) -> Transaction:
     """Offsets of a group are committed with the transaction, or not at all."""
-    if protocol == IMPLICIT:
-        record = add_group(record, who, group, protocol, now_ms)
-    else:
-        record = _owned(record, who)
-        if record.is_ending:
-            raise _busy(record)
-        if not record.is_open or group not in record.groups:
-            raise WrongTransaction(f"{who}: group {group} was not added to an open transaction")
+    record = with_group(record, who, group, protocol, now_ms)
     merged = {one.partition: one for one in (*record.offsets.get(group, ()), *offsets)}
     pending = {**record.offsets, group: tuple(merged[partition] for partition in sorted(merged))}
     _check_size(who, pending)

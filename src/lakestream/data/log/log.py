@@ -256,12 +256,13 @@ class Log:
 
     # ── read path ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice:
-        """Batches from the one that holds `offset` on: at least one if there is any, then as many as fit."""
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int, *, committed: bool = False) -> Slice:
+        """Batches from the one that holds `offset` on: at least one if there is any, then as many as fit. `committed`:
+        the reader takes nothing from the last stable offset on, so that is its end of the log."""
         view = await self._views.get(partition)
         if view.start_seen != self._views.doubts:
             await self._views.look_at_start(view)
-        if offset >= view.offset_end:
+        if offset >= _end(view, committed):
             await self._look_at_end(view, offset)
         elif not self._knows_floor(view):
             await self._views.refresh(view)
@@ -284,10 +285,10 @@ class Log:
                 if picks and (found := await self._slice_of(view, picks)) is not None:
                     return found
                 if claims and not picks:  # only claims that came too late: a gap
-                    return await self.read(partition, claims[-1].claim.offset_end, bytes_max)
+                    return await self.read(partition, claims[-1].claim.offset_end, bytes_max, committed=committed)
         raise Unavailable(f"log {partition} moved under {READ_TRIES} readings at offset {offset}; try again")
 
-    def glance(self, partition: PartitionId, offset: int, bytes_max: int) -> Slice | None:
+    def glance(self, partition: PartitionId, offset: int, bytes_max: int, *, committed: bool = False) -> Slice | None:
         """What `read` would find, if that is in memory; None: only `read` can tell. Nothing at the end means that there
         was nothing a moment ago."""
         view = self._views.known(partition)
@@ -296,7 +297,7 @@ class Log:
         if not max(view.start, view.floor) <= offset <= view.offset_end:
             return None
         bounds = self._seen(view)
-        if offset == view.offset_end:
+        if offset >= _end(view, committed):
             recent = asyncio.get_running_loop().time() - view.looked_s <= GLANCE_MS / 1000
             return Slice([], offset, bounds) if recent else None
         picks = _picks(view.claims_from(offset) or [], offset, bytes_max)
@@ -563,6 +564,11 @@ def _writers(
 async def _as_placed(partition: PartitionId, batch: BatchInfo) -> int:
     """Where nobody knows of transactions, whoever writes in one knows what he does."""
     return batch.transaction
+
+
+def _end(view: View, committed: bool) -> int:
+    """Where a reader finds nothing more."""
+    return view.fold.last_stable_offset if committed else view.offset_end
 
 
 def _short(ids: Ids) -> str:

@@ -132,7 +132,7 @@ async def read(serving: Serving, partition: int = 0, *, committed: bool = True, 
 
 
 def visible(records: Any, aborted: Any) -> list[bytes]:
-    first = {one.producer_id: one.first_offset for one in aborted or ()}
+    first = {(one.producer_id, one.first_offset) for one in aborted or ()}
     hidden: set[int] = set()
     values = []
     for data in split(records or b"", "answer"):
@@ -141,7 +141,7 @@ def visible(records: Any, aborted: Any) -> list[bytes]:
             if not is_commit(batch):
                 hidden.discard(batch.producer_id)
             continue
-        if batch.is_transactional and first.get(batch.producer_id) == batch.base_offset:
+        if batch.is_transactional and (batch.producer_id, batch.base_offset) in first:
             hidden.add(batch.producer_id)
         if batch.producer_id not in hidden or not batch.is_transactional:
             values += [record.value or b"" for record in records_of(batch)]

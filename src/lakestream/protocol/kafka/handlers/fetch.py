@@ -151,7 +151,9 @@ def _glanced(wanted: Wanted, room: int, call: Call, services: Services) -> Found
     if call.get("rack_id", ""):
         return None
     try:
-        found = services.log.glance(wanted.partition, wanted.offset, min(room, wanted.bytes_max))
+        found = services.log.glance(
+            wanted.partition, wanted.offset, min(room, wanted.bytes_max), committed=_committed(call)
+        )
         return None if found is None else _answered(wanted, found, call, services)
     except LakestreamError:
         return None  # the long way says what is wrong
@@ -171,7 +173,9 @@ async def _read_one(wanted: Wanted, room: int, call: Call, services: Services) -
         if preferred != NO_REPLICA:  # and no records with it: the client goes there for them, and drops these
             bounds = await services.log.bounds(wanted.partition)
             return Found(wanted.number, Code.NONE, bounds, wanted.partition, preferred=preferred)
-        found = await services.log.read(wanted.partition, wanted.offset, min(room, wanted.bytes_max))
+        found = await services.log.read(
+            wanted.partition, wanted.offset, min(room, wanted.bytes_max), committed=_committed(call)
+        )
         return _answered(wanted, found, call, services)
     except LakestreamError as error:
         return await _refused(wanted, error, services)
@@ -191,7 +195,7 @@ async def _refused(wanted: Wanted, error: LakestreamError, services: Services) -
 
 def _answered(wanted: Wanted, found: Slice, call: Call, services: Services) -> Found:
     batches, aborted = found.batches, None
-    if call.body.isolation_level == READ_COMMITTED:
+    if _committed(call):
         batches = [batch for batch in batches if batch[0] < found.bounds.stable]
         aborted = [] if found.is_decided else services.log.aborted(wanted.partition, _first(found), found.offset_next)
     if call.version < ZSTD_FROM_VERSION and any(_codec(buffers) == ZSTD for _, buffers in batches):
@@ -199,6 +203,10 @@ def _answered(wanted: Wanted, found: Slice, call: Call, services: Services) -> F
     records = [buffer for _, buffers in batches for buffer in buffers]
     size = sum(map(len, records))
     return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted)
+
+
+def _committed(call: Call) -> bool:
+    return bool(call.body.isolation_level == READ_COMMITTED)
 
 
 def _first(found: Slice) -> int:

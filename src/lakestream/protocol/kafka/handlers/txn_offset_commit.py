@@ -90,8 +90,9 @@ async def _commit(call: Call, wanted: dict[PartitionId, Committed], services: Se
     who = Committer(call.get("member_id", ""), call.get("group_instance_id"), call.get("generation_id", -1))
     if (refusal := await groups.check_commit(body.group_id, who, certain=False)) is not None:
         return refusal_code(refusal)
+    protocol = IMPLICIT if call.version >= IMPLICIT_FROM_VERSION else CLASSIC
+    await services.transactions.hold_group(transactional_id, identity(body), body.group_id, protocol)
     versions = await groups.versions(body.group_id, wanted)
     pending = [PendingOffset(one, committed, versions[one]) for one, committed in wanted.items()]
-    protocol = IMPLICIT if call.version >= IMPLICIT_FROM_VERSION else CLASSIC
     await services.transactions.put_offsets(transactional_id, identity(body), body.group_id, pending, protocol)
     return refusal_code(await groups.check_commit(body.group_id, who, certain=True))
