@@ -1,0 +1,246 @@
+"""Members of consumer groups, each a stock client on a thread of its own, behind one small face.
+
+A member subscribes, reads, commits after everything that it has read, and leaves when it is stopped.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Final, NamedTuple
+
+import aiokafka  # type: ignore[import-untyped]
+import confluent_kafka
+
+with warnings.catch_warnings():  # it loads its schemas in a way that Python 3.11 calls old
+    warnings.simplefilter("ignore")
+    import kafka  # type: ignore[import-untyped]
+
+WAIT_S: Final = 60.0
+SESSION_MS: Final = 10_000
+HEARTBEAT_MS: Final = 500
+
+
+class Read(NamedTuple):
+    partition: int
+    offset: int
+    value: bytes | None
+
+
+class Member:
+    name: ClassVar[str]
+
+    def __init__(self, bootstrap: str, group: str, topic: str, instance: str | None = None) -> None:
+        self.bootstrap = bootstrap
+        self.group = group
+        self.topic = topic
+        self.instance = instance
+        self.read: list[Read] = []
+        self.assigned: frozenset[int] = frozenset()
+        self.assignments: list[frozenset[int]] = []
+        """Every one that it was given."""
+        self.commit_errors: list[str] = []
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run_and_note, daemon=True)
+
+    def __enter__(self) -> "Member":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(WAIT_S)
+        assert not self._thread.is_alive(), f"{self.name} does not end"
+        if self.failure is not None:
+            raise self.failure
+
+    def identity(self) -> tuple[str, int | None]:
+        """Its id in the group and its generation, as far as the client tells."""
+        raise NotImplementedError
+
+    def _run_and_note(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self.failure = error
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _given(self, partitions: Sequence[int]) -> None:
+        self.assigned = frozenset(partitions)
+        self.assignments.append(self.assigned)
+
+
+class Confluent(Member):
+    name = "confluent-kafka"
+    strategy = "range,roundrobin"
+
+    def _run(self) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": self.group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "topic.metadata.refresh.interval.ms": 1_000,
+            "partition.assignment.strategy": self.strategy,
+            "log_level": 0,
+        }
+        if self.instance is not None:
+            settings["group.instance.id"] = self.instance
+        self._member_id = ""
+        self._consumer: Any = confluent_kafka.Consumer(settings)
+        self._consumer.subscribe([self.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+        while not self._stop.is_set():
+            message: Any = self._consumer.poll(0.1)
+            if self.assigned:
+                self._member_id = str(self._consumer.memberid())  # to be asked on this thread only, or it hangs
+            if message is not None and message.error() is None:
+                self.read.append(Read(message.partition(), message.offset(), message.value()))
+                self._commit(message)
+        self._consumer.close()
+
+    def _on_assign(self, _: object, partitions: list[Any]) -> None:
+        self._given(
+            [*(self.assigned if "cooperative" in self.strategy else ()), *(one.partition for one in partitions)]
+        )
+
+    def _on_revoke(self, _: object, partitions: list[Any]) -> None:
+        self.assigned -= {one.partition for one in partitions}
+
+    def _commit(self, message: Any) -> None:
+        try:
+            self._consumer.commit(message=message, asynchronous=False)
+        except confluent_kafka.KafkaException as error:  # a rebalance: whoever has the partition then reads it again
+            self.commit_errors.append(str(error))
+
+    def identity(self) -> tuple[str, int | None]:
+        return self._member_id, None
+
+
+class Cooperative(Confluent):
+    name = "confluent-kafka, cooperative"
+    strategy = "cooperative-sticky"
+
+
+class KafkaPython(Member):
+    name = "kafka-python"
+
+    def _run(self) -> None:
+        member = self
+
+        class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Any) -> None: ...
+
+            def on_partitions_assigned(self, assigned: Any) -> None:
+                member._given([one.partition for one in assigned])
+
+        more = {} if self.instance is None else {"group_instance_id": self.instance}
+        self._consumer = kafka.KafkaConsumer(
+            bootstrap_servers=self.bootstrap.split(","),
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            metadata_max_age_ms=1_000,
+            **more,
+        )
+        self._consumer.subscribe([self.topic], listener=Listener())
+        while not self._stop.is_set():
+            for found in self._consumer.poll(100).values():
+                self.read += [Read(one.partition, one.offset, one.value) for one in found]
+                try:
+                    self._consumer.commit()
+                except kafka.errors.KafkaError as error:
+                    self.commit_errors.append(repr(error))
+        self._consumer.close()
+
+    def identity(self) -> tuple[str, int | None]:
+        generation = self._consumer._coordinator._generation
+        return str(generation.member_id), int(generation.generation_id)
+
+
+class AioKafka(Member):
+    name = "aiokafka"
+
+    def _run(self) -> None:
+        asyncio.run(self._go())
+
+    async def _go(self) -> None:
+        member = self
+
+        class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
+            async def on_partitions_revoked(self, revoked: Any) -> None: ...
+
+            async def on_partitions_assigned(self, assigned: Any) -> None:
+                member._given([one.partition for one in assigned])
+
+        more = {} if self.instance is None else {"group_instance_id": self.instance}
+        self._consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap.split(","),
+            group_id=self.group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            metadata_max_age_ms=1_000,
+            **more,
+        )
+        self._consumer.subscribe([self.topic], listener=Listener())
+        await self._consumer.start()
+        try:
+            while not self._stop.is_set():
+                for found in (await self._consumer.getmany(timeout_ms=100)).values():
+                    self.read += [Read(one.partition, one.offset, one.value) for one in found]
+                    try:
+                        await self._consumer.commit()
+                    except aiokafka.errors.KafkaError as error:
+                        self.commit_errors.append(repr(error))
+        finally:
+            await self._consumer.stop()
+
+    def identity(self) -> tuple[str, int | None]:
+        coordinator = self._consumer._coordinator
+        return str(coordinator.member_id), int(coordinator.generation)
+
+
+MEMBERS: Final[dict[str, type[Member]]] = {
+    member.name: member for member in (Confluent, Cooperative, KafkaPython, AioKafka)
+}
+
+
+@contextlib.contextmanager
+def running(members: Sequence[Member]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for member in members:
+            stack.enter_context(member)
+        yield
+
+
+def wait_until(what: str, holds: Callable[[], bool], members: Sequence[Member] = (), wait_s: float = WAIT_S) -> None:
+    deadline = time.monotonic() + wait_s
+    while not holds():
+        for member in members:
+            if member.failure is not None:
+                raise member.failure
+        shown = [(member.name, sorted(member.assigned), len(member.read)) for member in members]
+        assert time.monotonic() < deadline, f"not within {wait_s:.0f} s: {what}; {shown}"
+        time.sleep(0.05)
+
+
+def shared(members: Sequence[Member], partitions: int) -> bool:
+    """Everybody has something, all of it together, nothing twice."""
+    given = [one for member in members for one in member.assigned]
+    return sorted(given) == list(range(partitions)) and all(member.assigned for member in members)
