@@ -15,6 +15,7 @@ from lakestream.metadata.store import ABSENT, Key, Put, Stored, put_one
 from lakestream.testing.faults import FaultyMetadata, Line, Weather
 from lakestream.testing.simulation import EPOCH_MS, Deadlock, Died, Machine, SimClock, SimLoop, Stuck, simulate
 
+pytestmark = pytest.mark.timeout(600)  # whole histories run in here, on machines that have other things to do
 ROOT = Path(__file__).parents[2]
 ROUGH = Weather(slow=0.1, refused=0.05, lost_there=0.05, lost_back=0.05, late=0.05, stall=0.02, kill=0.01)
 
