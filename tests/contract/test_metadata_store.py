@@ -215,6 +215,27 @@ async def test_puts_of_one_key_in_one_call_see_one_another(store: MetadataStore,
     assert found.version == answers[3].version
 
 
+async def test_who_sees_a_put_sees_those_before_it(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+    """Groups rely on it: what a coordinator writes counts with its last put."""
+    first, last = root.key("first"), root.key("last")
+
+    async def write() -> None:
+        for number in range(100):
+            value = f"{number}".encode()
+            await store.put([Put(first, value), *(Put(root.key(f"{n}"), b"x") for n in range(20)), Put(last, value)])
+
+    async def number_of(key: Key) -> int:
+        record = await other.get(key)
+        return -1 if record is None else int(record.value)
+
+    writing = asyncio.create_task(write())
+    while not writing.done():
+        seen = await number_of(last)
+        assert await number_of(first) >= seen
+        await asyncio.sleep(0)
+    await writing
+
+
 async def test_puts_of_several_homes_in_one_call(store: MetadataStore, root: Root) -> None:
     keys = [Key(f"{root.path}/{n}/a", f"{root.path}/{n}") for n in range(50)]
     answers = await store.put([Put(key, key.path.encode(), ABSENT) for key in keys])

@@ -39,6 +39,9 @@ class Kafka:
         said = self(f"{TOOLS}.GetOffsetShell", "--topic", topic, *arguments)
         return {int(partition): int(offset) for partition, offset in re.findall(rf"^{topic}:(\d+):(\d+)$", said, re.M)}
 
+    def groups(self, *arguments: str, fails: bool = False) -> str:
+        return self(f"{TOOLS}.consumer.group.ConsumerGroupCommand", *arguments, fails=fails)
+
     def produce(self, topic: str, lines: str, *arguments: str) -> None:
         self(f"{TOOLS}.ConsoleProducer", "--topic", topic, *arguments, stdin=lines)
 
@@ -46,7 +49,7 @@ class Kafka:
         until = ["--max-messages", str(count), "--timeout-ms", "20000"]
         said = self(f"{TOOLS}.consumer.ConsoleConsumer", "--topic", topic, *until, *arguments)
         assert f"Processed a total of {count} messages" in said
-        return [line for line in said.splitlines() if not line.startswith("Processed")]
+        return [line for line in said.splitlines() if not line.startswith(("Processed", "The consumer rebalance"))]
 
 
 @pytest.fixture(scope="module", params=settings_for("three-sqlite"))
@@ -128,6 +131,54 @@ def test_offsets_are_found_and_records_deleted(kafka: Kafka, topic: str, tmp_pat
         topic, 1, "--partition", "0", "--offset", "earliest", "--formatter-property", "print.offset=true"
     )
     assert first == ["Offset:3\tvalue"]
+
+
+def test_the_console_reads_as_a_member_of_a_group(kafka: Kafka, topic: str) -> None:
+    kafka.topics("--create", "--topic", topic, "--partitions", "2")
+    group = ("--group", f"group-of-{topic}")
+    keyed = ("--reader-property", "parse.key=true")
+    kafka.produce(topic, "".join(f"{number}\t{number}\n" for number in range(20)), *keyed)
+    first = kafka.consume(topic, 20, *group, "--from-beginning")
+    assert sorted(first, key=int) == [f"{number}" for number in range(20)]
+    kafka.produce(topic, "".join(f"{number}\t{number}\n" for number in range(20, 25)), *keyed)
+    assert sorted(kafka.consume(topic, 5, *group)) == ["20", "21", "22", "23", "24"]
+
+
+def test_groups_are_administered(kafka: Kafka, topic: str) -> None:
+    name = f"group-of-{topic}"
+    group = ("--group", name)
+    kafka.topics("--create", "--topic", topic, "--partitions", "1")
+    kafka.produce(topic, "".join(f"{number}\n" for number in range(10)))
+    kafka.consume(topic, 10, *group, "--from-beginning")
+    assert name in kafka.groups("--list").split()
+    assert re.search(rf"{name}\s+Classic\s+Empty", kafka.groups("--list", "--state", "--type"))
+    described = kafka.groups("--describe", *group)
+    assert re.search(rf"{name}\s+{topic}\s+0\s+(0\s+)?10\s+10\s+0\s", described), described
+    assert "Empty" in kafka.groups("--describe", "--state", *group)
+    reset = kafka.groups("--reset-offsets", *group, "--topic", topic, "--to-offset", "4", "--execute")
+    assert re.search(rf"{topic}\s+0\s+4\b", reset), reset
+    assert kafka.consume(topic, 6, *group) == ["4", "5", "6", "7", "8", "9"]
+    deleted = kafka.groups("--delete-offsets", *group, "--topic", topic)
+    assert "Successful" in deleted
+    kafka.groups("--reset-offsets", *group, "--topic", topic, "--to-earliest", "--execute")
+    assert "Deletion of requested consumer groups" in kafka.groups("--delete", *group)
+    assert name not in kafka.groups("--list").split()
+    assert "does not exist" in kafka.groups("--describe", *group, fails=True)
+
+
+def test_the_performance_tool_reads_as_a_member_of_a_group(kafka: Kafka, topic: str) -> None:
+    kafka.topics("--create", "--topic", topic, "--partitions", "4")
+    kafka(
+        f"{TOOLS}.ProducerPerformance",
+        "--topic",
+        topic,
+        *("--num-records", "20000", "--record-size", "1000"),
+        "--throughput",
+        "-1",
+    )
+    said = kafka(f"{TOOLS}.ConsumerPerformance", "--topic", topic, "--num-records", "20000", "--timeout", "30000")
+    columns = said.splitlines()[-1].split(",")
+    assert int(columns[4]) >= 20_000, said
 
 
 def test_the_performance_tool_and_the_verifiable_producer_lose_nothing(kafka: Kafka, topic: str) -> None:

@@ -55,6 +55,21 @@ def test_kafkajs_administers_and_produces(for_kafkajs: Brokers, topic: str) -> N
     assert read[1].timestamp_ms == 1_000_000_000_000
 
 
+def test_kafkajs_is_a_member_of_a_group(for_kafkajs: Brokers, topic: str) -> None:
+    client = Confluent(for_kafkajs.bootstrap)
+    client.create_topic(topic, partitions=2)
+    client.produce(topic, [Record(f"{number}".encode(), partition=number % 2) for number in range(4)])
+    script = Path(__file__).with_name("kafkajs_group.js")
+    said = run([need("kafkajs-node"), str(script), for_kafkajs.bootstrap, topic, f"group-of-{topic}", "4"])
+    assert [json.loads(line) for line in said.splitlines() if line.startswith("[")] == [
+        ["state", ["Stable", 1]],
+        ["listed", True],
+        ["read", [[0, 0, "0"], [0, 1, "2"], [1, 0, "1"], [1, 1, "3"]]],
+        ["committed", [[0, 2], [1, 2]]],
+        ["deleted", True],
+    ]
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_kcat_writes_and_reads(for_kcat: Brokers, topic: str, codec: str) -> None:
     kcat = [need("kcat"), "-b", for_kcat.bootstrap, "-t", topic]
@@ -83,3 +98,15 @@ def test_kcat_lists_and_finds_offsets_by_time(for_kcat: Brokers, topic: str) -> 
     assert run([*kcat, "-Q", "-t", f"{topic}:0:{times[4] - 500}"]).strip() == f"{topic} [0] offset 4"
     since = run([*kcat, "-C", "-t", topic, "-p", "0", "-o", f"s@{times[7]}", "-e", "-q", "-f", r"%o %T\n"])
     assert since.splitlines() == [f"{offset} {times[offset]}" for offset in (7, 8, 9)]
+
+
+def test_kcat_is_a_member_of_a_group(for_kcat: Brokers, topic: str) -> None:
+    client = Confluent(for_kcat.bootstrap)
+    client.create_topic(topic, partitions=2)
+    kcat = [need("kcat"), "-b", for_kcat.bootstrap, "-X", "auto.offset.reset=earliest", "-q", "-u"]
+    for start in (0, 4):  # the second time it goes on where it was
+        client.produce(
+            topic, [Record(f"{number}".encode(), partition=number % 2) for number in range(start, start + 4)]
+        )
+        said = run([*kcat, "-c", "4", "-G", f"group-of-{topic}", topic])
+        assert sorted(said.split()) == [f"{number}" for number in range(start, start + 4)]

@@ -144,7 +144,8 @@ class MetadataStore(Protocol):
         """One answer per put, in order; a refused one does not hold back the others. Not atomic across keys.
 
         Conflict: `expected` did not hold. Missing: the session is gone. Uncertain: it may have taken effect; look.
-        Two puts of one key in one call see one another, in order.
+        Puts of one home take effect in their order: whoever sees one sees those before it, and two of one key see one
+        another.
         """
         ...
 
