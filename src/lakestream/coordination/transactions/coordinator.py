@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from lakestream.clock import Clock
 from lakestream.coordination import placement
 from lakestream.coordination.cluster import ClusterView
+from lakestream.coordination.groups.looks import Looks
 from lakestream.coordination.transactions import machine
 from lakestream.coordination.transactions.ending import Endings
 from lakestream.coordination.transactions.machine import CLASSIC, EPOCH_LAST, IMPLICIT, Busy
@@ -74,6 +75,7 @@ class TransactionCoordinator:
         self._cluster = cluster
         self._clock = clock
         self.patrol = Patrol(self._shelf, self._records, self.endings, clock, self.is_mine, lambda: view.brokers)
+        self._looks: Looks[Known | None] = Looks()
         self._ids: dict[int, str] = {}  # by producer id; the least recent first
         self._noted: dict[tuple[str, str, int], None] = {}  # group, transactional id, producer id
 
@@ -83,6 +85,7 @@ class TransactionCoordinator:
     async def close(self) -> None:
         await self.patrol.close()
         await self.endings.close()
+        await self._looks.close()
 
     # ── whose an id is ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,7 +112,7 @@ class TransactionCoordinator:
 
         known = await self._changed(transactional_id, decide)
         if known.record.is_ending:
-            self.endings.begin(transactional_id)
+            self.endings.begin(transactional_id, decided=True)
             known = await self._changed(transactional_id, decide)
         if known.record.is_ending:
             raise Busy(f"transaction {known.record.number} of {transactional_id} is being aborted; try again")
@@ -147,7 +150,7 @@ class TransactionCoordinator:
             ),
         )
         if known.record.is_ending:
-            self.endings.begin(transactional_id)
+            self.endings.begin(transactional_id, decided=True)
         return known.record.producer
 
     # ── what any broker does ─────────────────────────────────────────────────────────────────────────────────────────
@@ -190,7 +193,8 @@ class TransactionCoordinator:
         transactional_id = self._ids.get(batch.producer_id)
         if transactional_id is None:
             raise Unavailable(f"producer {batch.producer_id} is not known here any longer; send the batch again")
-        known = await self._shelf.load(transactional_id, confirmed=True)
+        # Many logs may ask at once: they share a read that begins after they asked.
+        known = await self._looks.look(transactional_id, lambda: self._shelf.load(transactional_id, confirmed=True))
         try:
             return machine.number_for(
                 None if known is None else known.record, Identity(batch.producer_id, batch.epoch), [partition]

@@ -45,8 +45,8 @@ class Endings:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
-    def begin(self, transactional_id: str) -> None:
-        """If it is not under way here."""
+    def begin(self, transactional_id: str, *, decided: bool = False) -> None:
+        """If it is not under way here. `decided`: just now, by this broker, so nobody can have begun with it."""
         timer = self._timers.pop(transactional_id, None)
         if timer is not None:
             timer.cancel()
@@ -55,7 +55,7 @@ class Endings:
             return
         if self._closed:
             return
-        work = self._run(transactional_id)
+        work = self._run(transactional_id, decided)
         task = asyncio.get_running_loop().create_task(work, name="transactions.ending")
         self._tasks[transactional_id] = task
         task.add_done_callback(lambda _: self._done(transactional_id))
@@ -80,14 +80,14 @@ class Endings:
         if left:
             await asyncio.wait(left)
 
-    async def _run(self, transactional_id: str) -> None:
+    async def _run(self, transactional_id: str, decided: bool) -> None:
         pause_ms = RETRY_MS
         known = self._shelf.known(transactional_id)
         while True:
             try:
                 known = known or await self._shelf.load(transactional_id)
                 if known is not None and known.record.is_ending:
-                    await self._end(transactional_id, known)
+                    await self._end(transactional_id, known, decided)
                 return
             except Conflict:
                 known = None  # somebody else ended it, or has begun the next one
@@ -96,17 +96,17 @@ class Endings:
                 log.warning("transactions.not_ended id=%s error=%s", transactional_id, error)
             except Exception:
                 log.exception("transactions.not_ended id=%s", transactional_id)
-            known = None
+            known, decided = None, False
             if self._closed:
                 return
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, RETRY_MS_MAX)
 
-    async def _end(self, transactional_id: str, known: Known) -> None:
+    async def _end(self, transactional_id: str, known: Known, decided: bool) -> None:
         record = known.record
         is_known = self._shelf.is_marked(transactional_id, known)
         if not is_known:
-            await together([self._mark(one, record) for one in record.partitions], MARKERS_AT_ONCE)
+            await together([self._mark(one, record, decided) for one in record.partitions], MARKERS_AT_ONCE)
             if record.commits and record.offsets:
                 await self._records.commit_offsets(record)
             self._shelf.mark(transactional_id, known)
@@ -116,10 +116,14 @@ class Endings:
             return
         await self._shelf.save(transactional_id, machine.ended(record, self._clock.now_ms()), known)
 
-    async def _mark(self, partition: PartitionId, record: Transaction) -> None:
+    async def _mark(self, partition: PartitionId, record: Transaction, decided: bool) -> None:
         producer_id, epoch = record.marking
         body = control_batch(producer_id, epoch, record.commits, self._clock.now_ms(), COORDINATOR_EPOCH)
         try:
+            if not decided:
+                producer = (await self._log.producers(partition)).get(producer_id)
+                if producer is not None and producer.transaction_ended >= record.number:
+                    return  # it has its marker
             await self._log.append(partition, RecordBatch.parse(body), record.number)
         except Missing:
             return  # its topic was deleted

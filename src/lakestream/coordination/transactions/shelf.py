@@ -28,7 +28,7 @@ class Shelf:
         self._clock = clock
         self._known: dict[str, Known] = {}  # least recently read or written first
         self._marked: dict[str, int] = {}
-        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._waiting: dict[str, dict[asyncio.Event, None]] = {}
 
     def known(self, transactional_id: str) -> Known | None:
         """From memory: it may be old."""
@@ -104,7 +104,7 @@ class Shelf:
     async def wait(self, transactional_id: str, timeout_s: float) -> None:
         """Until it may have changed; the news of that may get lost."""
         event = asyncio.Event()
-        self._waiting.setdefault(transactional_id, set()).add(event)
+        self._waiting.setdefault(transactional_id, {})[event] = None
         try:
             async with asyncio.timeout(timeout_s):
                 await event.wait()
@@ -112,7 +112,7 @@ class Shelf:
             pass
         finally:
             waiting = self._waiting[transactional_id]
-            waiting.discard(event)
+            del waiting[event]
             if not waiting:
                 del self._waiting[transactional_id]
 

@@ -193,15 +193,13 @@ class _Struggle:
         marker that ends one is appended later, so it comes behind the batch, or takes its place and refuses it.
 
         Which transaction a batch belongs to was known from memory when it came. That may have been the one before."""
-        asks = {id(batch) for batch in draft.asks}
+        asked = {id(batch) for batch in draft.asks}
+        asks = [(index, batch) for index, batch in enumerate(self._extent.batches) if id(batch) in asked]
+        answers = await asyncio.gather(*(self._transaction_of(self._lane.partition, batch) for _, batch in asks))
         right = True
-        for index, batch in enumerate(list(self._extent.batches)):
-            if id(batch) not in asks:
-                continue
-            item = self._extent.items[index]
-            found = await self._transaction_of(self._lane.partition, batch)
+        for (index, batch), found in zip(asks, answers, strict=True):
             if isinstance(found, LakestreamError):
-                item.refusal = found
+                self._extent.items[index].refusal = found
             elif found != batch.transaction:
                 self._extent.relabel(index, found)
             else:

@@ -58,6 +58,6 @@ _CODES: Final[dict[type[LakestreamError], Code]] = {
     NotCoordinator: Code.NOT_COORDINATOR,
     Busy: Code.CONCURRENT_TRANSACTIONS,
     UnknownProducer: Code.INVALID_PRODUCER_ID_MAPPING,
-    TooLarge: Code.INVALID_COMMIT_OFFSET_SIZE,
+    TooLarge: Code.INVALID_REQUEST,
     WrongTransaction: Code.INVALID_TXN_STATE,
 }

@@ -47,7 +47,7 @@ async def _answer(wanted: Any, call: Call, services: Services) -> dict[str, Any]
         refused = _some(wanted, {}, {}, code) if version < ERROR_FROM else []
         return {"group_id": wanted.group_id, "error_code": code, "topics": refused}
     if wanted.topics is None:
-        topics = _all({**dict.fromkeys(unstable, NONE), **offsets}, unstable, version, services)
+        topics = _all({**dict.fromkeys(sorted(unstable), NONE), **offsets}, unstable, version, services)
     else:
         names = (
             NamedPartition(topic_of(topic), number) for topic in wanted.topics for number in topic.partition_indexes

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refused
-from lakestream.coordination.transactions.machine import CLASSIC, IMPLICIT
+from lakestream.coordination.transactions.machine import CLASSIC, IMPLICIT, TooLarge
 from lakestream.errors import LakestreamError
 from lakestream.metadata.groups import Committed
 from lakestream.metadata.transactions import PendingOffset
@@ -80,6 +80,8 @@ async def _answered(call: Call, wanted: dict[PartitionId, Committed], services: 
         return await _commit(call, wanted, services)
     except Refused as refusal:
         return group_code(refusal)
+    except TooLarge:
+        return Code.INVALID_COMMIT_OFFSET_SIZE
     except LakestreamError as error:
         return transaction_code(error, knows_fenced=False)
 
