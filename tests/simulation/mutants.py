@@ -369,7 +369,7 @@ MUTANTS = (
         "a missing object means that the table has it",
         "a reader does not look at the floor again",
         [(view.Views, "refresh", only_in(("_bytes_of",), _no_look, view.Views.refresh))],
-        ("trims", "zombies"),
+        ("slow readers",),
     ),
     Mutant(
         "who says that there is no more looks first",

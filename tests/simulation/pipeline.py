@@ -6,6 +6,7 @@ another driver. Several at once are safe.
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from tests.simulation.tables import LOCATIONS, ROOT
@@ -47,6 +48,8 @@ class Pipeline:
         luck = world.luck
         topics = Topics(host.metadata)
         self.changed = ChangedLogs(host.metadata, topics)
+        self._idle = world.mood.moves < 1.0
+        """There was nothing to move when it last looked; or it does not look."""
         work = WorkSettings(storage_url=ROOT, segments_dir=None, file_bytes_max=luck.choice((1_500, 100_000)))
         job = LocalJob(Work(host.objects, host.segments, LOCATIONS, SeededIds(luck), work))
         self.rounds = Rounds(
@@ -71,8 +74,8 @@ class Pipeline:
         """On its machine."""
         await self.start()
         luck = self.world.luck
-        while not self.world.over:
-            await asyncio.sleep(self._pause_s())
+        while not (self.world.over and self._idle):
+            await self._wait(self._pause_s())
             if luck.random() >= self.world.mood.moves:
                 await self._try(self.sweep())
                 continue
@@ -94,9 +97,21 @@ class Pipeline:
 
     def _pause_s(self) -> float:
         """When the clients are done there is little to move, but who sleeps may still wake up and claim."""
+        if self.world.over:
+            return 60.0
         if self.world.quiet:
             return 3600.0
         return spread(self.world.luck, 0.5, self.world.mood.move_s_max) * (5 if self.world.healed else 1)
+
+    async def _wait(self, seconds: float) -> None:
+        """Mostly until there is something to do, as a driver does: so several begin at once, and meet."""
+        if self.world.luck.random() < 0.3 or self.world.quiet:
+            await asyncio.sleep(seconds)
+            return
+        await asyncio.sleep(self.world.luck.random())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.changed.news.wait()
 
     async def _try(self, work: Coroutine[Any, Any, object]) -> None:
         try:
@@ -116,6 +131,7 @@ class Pipeline:
 
     async def round(self) -> Round:
         done = await self.rounds.run()
+        self._idle = not (done.moves or done.stuck or self.changed.waiting)
         self.world.tally["ranges moved"] += done.moves
         self.world.tally["records moved"] += done.records
         for stuck in done.stuck:

@@ -103,8 +103,18 @@ MOODS = (
         move_s_max=10.0,
     ),
     Mood(
+        name="doubt",
+        weather=Weather(slow=0.05, lost_back=0.2, late=0.02, late_s_max=1 * HOUR),
+        storage_weather=Weather(slow=0.05, kill=0.002),  # or nobody would come as far as to a commit
+        pipelines=2,
+        engines=1,
+        think_s_max=30.0,
+        move_s_max=10.0,
+    ),
+    Mood(
         name="slow readers",
-        weather=Weather(slow=0.4, slow_s_max=4.0),
+        weather=Weather(slow=0.3, slow_s_max=4.0, stall=0.03, stall_s_min=5.0, stall_s_max=50.0),
+        drivers_weather=Weather(slow=0.1, slow_s_max=1.0),
         engines=2,
         readers=6,
         transactional=0,

@@ -48,6 +48,8 @@ class Mood:
     weather: Weather = CALM
     drivers_weather: Weather | None = None
     """Where those who move records into tables have another."""
+    storage_weather: Weather | None = None
+    """Where it is another on the way to bytes than to metadata."""
     brokers: int = 3
     partitions: int = 2
     plain: int = 1
@@ -91,8 +93,7 @@ class Host:
         self.machine = loop.machine(name)
         self.clock = SimClock(loop, self.machine, skew_ms=loop.luck.randint(-20_000, 20_000))
         kinds = ("metadata", "objects", "disk")
-        weather = world.weather_of(name)
-        self.lines = [Line(loop, self.machine, kind, weather, world.tally) for kind in kinds]
+        self.lines = [Line(loop, self.machine, kind, world.weather_of(name, kind), world.tally) for kind in kinds]
         self.metadata = FaultyMetadata(world.server, self.lines[0])
         self.objects = FaultyObjects(world.objects, self.lines[1])
         self.segments = FaultySegments(world.disk, world.clock, self.lines[2])
@@ -196,6 +197,7 @@ class World:
             wal=WalSettings(
                 flush_bytes_max=luck.choice((150, 400, 1_000_000)),
                 buffer_bytes_max=luck.choice((600, 5_000, 1_000_000)),
+                read_grace_ms=luck.choice((1_000, 60_000)),
             ),
         )
         self.latency_topics: set[str] = set()
@@ -247,10 +249,13 @@ class World:
         self.tally[f"{role}s killed"] += 1
         self.loop.after(spread(self.luck, 0.1, 120.0), self.start, hosts, place, role, then, kind)
 
-    def weather_of(self, name: str) -> Weather:
-        """On a machine of that name."""
-        other = self.mood.drivers_weather
-        return self.weather if other is None or self.healed or not name.startswith("pipeline") else other
+    def weather_of(self, name: str, kind: str) -> Weather:
+        """On the way from a machine of that name to a store of that kind."""
+        if self.healed:
+            return self.weather
+        driver = self.mood.drivers_weather if name.startswith("pipeline") else None
+        storage = self.mood.storage_weather if kind != "metadata" else None
+        return driver or storage or self.weather
 
     def any_broker(self) -> Host:
         return self.luck.choice(self.brokers)
