@@ -46,7 +46,7 @@ TABLES = Weather(
 def _shorter(weather: Weather) -> Weather:
     """Brokers behind Kafka requests are clients of the log like others: what takes hours is tried without them. A lost
     event is made up for, as by every real store: what was deleted must not be served for ever."""
-    return replace(weather, late_s_max=0.5 * HOUR, stall_s_max=0.5 * HOUR, events_made_up_s_max=20.0)
+    return replace(weather, late_s_max=0.25 * HOUR, stall_s_max=0.25 * HOUR, events_made_up_s_max=20.0)
 
 
 KAFKA = Mood(

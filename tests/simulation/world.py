@@ -238,6 +238,13 @@ class World:
         host.machine.on_death.append(lambda: self._replace(hosts, place, role, then, kind))
         host.machine.spawn(then(host))
 
+    def retire_brokers(self) -> None:
+        """They are killed, and nobody comes in their place."""
+        retired, self.brokers = self.brokers, []
+        self.over = True
+        for broker in retired:
+            broker.machine.kill()
+
     def _replace(
         self,
         hosts: list[Host],
@@ -246,6 +253,8 @@ class World:
         then: Callable[[Any], Coroutine[Any, Any, None]],
         kind: type[Host],
     ) -> None:
+        if self.over:
+            return
         self.tally[f"{role}s killed"] += 1
         self.loop.after(spread(self.luck, 0.1, 120.0), self.start, hosts, place, role, then, kind)
 

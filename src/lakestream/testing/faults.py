@@ -155,7 +155,9 @@ class Line:
 
     def late(self, effect: Callable[[], object]) -> None:
         """Have it take effect when nobody thinks of it any more."""
-        self.loop.after(spread(self._luck, self.weather.deadline_s, self.weather.late_s_max), _ignoring_errors, effect)
+        seconds = spread(self._luck, self.weather.deadline_s, self.weather.late_s_max)
+        self.loop.late_until = max(self.loop.late_until, self.loop.now + seconds)
+        self.loop.after(seconds, _ignoring_errors, effect)
 
     def uncertain(self, what: str) -> Uncertain:
         return Uncertain(f"{self._name}: no answer to {what} in {self.weather.deadline_s} s; it may have taken effect")

@@ -134,6 +134,7 @@ class Machine:
         for tell in () if self.paused else self.on_pause:
             tell()
         self._paused_until = until
+        self._loop.late_until = max(self._loop.late_until, until)
         self._loop.after(seconds, self._resume)
 
     def _resume(self) -> None:
@@ -223,6 +224,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.machines: list[Machine] = []
         self.living: list[Machine] = []
         self.steps = 0
+        self.late_until = 0.0
+        """All that is late by now, or asleep, has arrived or gone on then."""
         self._steps_max = steps_max
         self._seconds_max = seconds_max
         self._world: deque[asyncio.Handle] = deque()
