@@ -11,77 +11,24 @@ that what comes too late never covers what is newer.
 """
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import Final, NamedTuple
 
-import msgspec
-
-from lakestream.errors import Conflict, Corrupt, Unavailable
+from lakestream.errors import Conflict, Unavailable
 from lakestream.metadata import keys
-from lakestream.metadata.store import ABSENT, ANY, MetadataStore, Put, Record, Stored, put_one
+from lakestream.metadata.group_records import AnyGroup as AnyGroup
+from lakestream.metadata.group_records import Committed as Committed
+from lakestream.metadata.group_records import ConsumerGroupRecord as ConsumerGroupRecord
+from lakestream.metadata.group_records import GroupRecord as GroupRecord
+from lakestream.metadata.group_records import Member as Member
+from lakestream.metadata.group_records import Protocol as Protocol
+from lakestream.metadata.group_records import State as State
+from lakestream.metadata.group_records import group_of, offset_of, packed_group, packed_offset
+from lakestream.metadata.store import ABSENT, ANY, MetadataStore, Put, Stored, put_one
 from lakestream.model import PartitionId
 
-FORMAT: Final = 1
 CLAIMS_MAX: Final = 5
 """Tries to take a group over, while others do the same."""
 NAMES_AT_ONCE: Final = 1_000
-
-
-class State(Enum):
-    EMPTY = "empty"
-    PREPARING = "preparing"
-    COMPLETING = "completing"
-    STABLE = "stable"
-    DEAD = "dead"
-
-
-class Protocol(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A way to share out partitions that a member knows. What it says about itself is nobody's business here."""
-
-    name: str
-    metadata: bytes
-
-
-class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    session_ms: int
-    rebalance_ms: int
-    protocols: tuple[Protocol, ...]
-    assignment: bytes = b""
-
-    @property
-    def size(self) -> int:
-        return len(self.assignment) + sum(len(protocol.metadata) for protocol in self.protocols)
-
-    def metadata(self, protocol: str | None) -> bytes:
-        return next((known.metadata for known in self.protocols if known.name == protocol), b"")
-
-
-class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="classic"):
-    """A group of the classic protocol, as whoever coordinates it next has to know it."""
-
-    format: int = FORMAT
-    state: State = State.EMPTY
-    generation: int = 0
-    protocol_type: str = ""
-    protocol: str | None = None
-    leader: str | None = None
-    members: dict[str, Member] = {}
-    since_ms: int = -1
-    """Since when it is in this state, by the wall clock: what is empty for long is forgotten."""
-
-
-class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    offset: int
-    leader_epoch: int
-    metadata: str
-    committed_ms: int
-    generation: int
-    expires_ms: int = -1
-    """Chosen by clients of old; -1: as the broker has it."""
 
 
 class StoredOffset(NamedTuple):
@@ -90,7 +37,7 @@ class StoredOffset(NamedTuple):
 
 
 class StoredGroup(NamedTuple):
-    record: GroupRecord
+    record: AnyGroup
     version: int
 
 
@@ -117,11 +64,6 @@ class NamedGroup(NamedTuple):
     created_ms: int
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode_group = msgspec.msgpack.Decoder(GroupRecord).decode
-_decode_offset = msgspec.msgpack.Decoder(Committed).decode
-
-
 class Groups:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -140,13 +82,13 @@ class Groups:
 
     async def get(self, name: str) -> StoredGroup | None:
         record = await self._store.get(keys.group_key(name), confirmed=True)
-        return None if record is None else StoredGroup(_group(record), record.version)
+        return None if record is None else StoredGroup(group_of(record), record.version)
 
     async def offsets(self, name: str) -> dict[PartitionId, StoredOffset]:
         """All that was called done before this call is in it."""
         folder = keys.offsets_folder(name)
         found = (await self._store.scan(folder, "", keys.OWNER_NAME, confirmed=True)).records
-        return {keys.offset_partition(one.name): StoredOffset(_offset(one), one.version) for one in found}
+        return {keys.offset_partition(one.name): StoredOffset(offset_of(one), one.version) for one in found}
 
     # ── what a coordinator does ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -175,7 +117,7 @@ class Groups:
                 stored = await put_one(self._store, keys.group_key(name), there.value, there.version)
             except Conflict:
                 continue
-            return StoredGroup(_group(there), stored.version)
+            return StoredGroup(group_of(there), stored.version)
         raise Unavailable(f"group {name}: another broker writes it all the time; try again")
 
     async def write(
@@ -184,16 +126,16 @@ class Groups:
         who: str,
         owner: int,
         offsets: Sequence[tuple[PartitionId, Committed, int]],
-        group: tuple[GroupRecord, int] | None,
+        group: tuple[AnyGroup, int] | None,
     ) -> Written:
         """Offsets, each with the version that is expected, the group if it changed, and whose turn it is.
 
         Conflict: somebody else has the group by now. Unavailable, Uncertain: it is not known what was done."""
         if owner == ABSENT:
             await put_one(self._store, keys.group_name_key(name), b"", ANY)
-        puts = [Put(keys.offset_key(name, one), _encode(committed), version) for one, committed, version in offsets]
+        puts = [Put(keys.offset_key(name, one), packed_offset(value), version) for one, value, version in offsets]
         if group is not None:
-            puts.append(Put(keys.group_key(name), _encode(group[0]), group[1]))
+            puts.append(Put(keys.group_key(name), packed_group(group[0]), group[1]))
         puts.append(Put(keys.owner_key(name), who.encode(), owner))
         *answers, own = await self._store.put(puts)
         told = answers.pop() if group is not None else None
@@ -225,20 +167,3 @@ class Groups:
 
     async def remove_name(self, name: str) -> None:
         await self._store.delete(keys.group_name_key(name))
-
-
-def _group(record: Record) -> GroupRecord:
-    try:
-        group = _decode_group(record.value)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Corrupt(f"metadata record {record.path} is not a group ({error}); restore it from a backup") from error
-    if group.format > FORMAT:
-        raise Corrupt(f"metadata record {record.path} is of a newer Lakestream (format {group.format}): upgrade")
-    return group
-
-
-def _offset(record: Record) -> Committed:
-    try:
-        return _decode_offset(record.value)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Corrupt(f"metadata record {record.path} is not an offset ({error}); restore it from a backup") from error

@@ -12,10 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+from lakestream.metadata.group_records import NOTHING, Partitions
 from lakestream.model import PartitionId
-
-Partitions: TypeAlias = frozenset[PartitionId]
-NOTHING: Final[Partitions] = frozenset()
 
 
 class Subscriber(NamedTuple):

@@ -36,7 +36,7 @@ from lakestream.coordination.groups.values import (
     Ticket,
     Told,
 )
-from lakestream.metadata.groups import GroupRecord, Member, Protocol, State
+from lakestream.metadata.group_records import GroupRecord, Member, Protocol, State
 
 REBALANCE_MS_MIN: Final = 1_000
 """A member that gives the others less time than this would only be put out itself."""
@@ -54,7 +54,17 @@ def resumed(record: GroupRecord, now: Instant) -> Group:
     return draft.step().group
 
 
-def join(group: Group, wish: Join, now: Instant, rules: Rules) -> Step:
+def begun_anew(record: GroupRecord, joining: Mapping[str, Ticket], now: Instant) -> Step[Group]:
+    """A group whose members all have to join again, and some have."""
+    draft = _Draft(resumed(record, now), now)
+    draft.joining = dict(joining)
+    draft.protocol = draft.chosen_protocol()
+    draft.to_store = True
+    draft.rebalance()
+    return draft.step()
+
+
+def join(group: Group, wish: Join, now: Instant, rules: Rules) -> Step[Group]:
     draft = _Draft(group, now)
     if refusal := _join_refusal(draft, wish, rules):
         return draft.refuse(wish.ticket, Joined(refusal, wish.member_id))
@@ -70,7 +80,7 @@ def join(group: Group, wish: Join, now: Instant, rules: Rules) -> Step:
     return draft.step()
 
 
-def sync(group: Group, wish: Sync, now: Instant, rules: Rules) -> Step:
+def sync(group: Group, wish: Sync, now: Instant, rules: Rules) -> Step[Group]:
     draft = _Draft(group, now)
     refusal = _sync_refusal(group, wish)
     if refusal is None and draft.state is State.PREPARING:
@@ -98,7 +108,7 @@ def heartbeat(record: GroupRecord, member_id: str, instance_id: str | None, gene
     return Refusal.REBALANCE_IN_PROGRESS if record.state is State.PREPARING else None
 
 
-def leave(group: Group, leavers: Sequence[Leaver], now: Instant) -> Left:
+def leave(group: Group, leavers: Sequence[Leaver], now: Instant) -> Left[Group]:
     draft = _Draft(group, now)
     refusals = []
     for leaver in leavers:
@@ -112,7 +122,7 @@ def leave(group: Group, leavers: Sequence[Leaver], now: Instant) -> Left:
     return Left(draft.step(), tuple(refusals))
 
 
-def expire(group: Group, member_ids: Iterable[str], now: Instant) -> Step:
+def expire(group: Group, member_ids: Iterable[str], now: Instant) -> Step[Group]:
     """Members that were not heard of for too long. Whoever waits for an answer is there."""
     draft = _Draft(group, now)
     gone = [one for one in member_ids if one in draft.members and one not in draft.joining and one not in draft.syncing]
@@ -122,7 +132,7 @@ def expire(group: Group, member_ids: Iterable[str], now: Instant) -> Step:
     return draft.step()
 
 
-def tick(group: Group, now: Instant, rules: Rules) -> Step:
+def tick(group: Group, now: Instant, rules: Rules) -> Step[Group]:
     """What happens by time alone."""
     draft = _Draft(group, now)
     if late := [member_id for member_id, until_ms in draft.pending.items() if until_ms <= now.ms]:
@@ -270,7 +280,7 @@ class _Draft:
         self._since_ms = record.since_ms
         self._told: list[Told] = []
 
-    def step(self) -> Step:
+    def step(self) -> Step[Group]:
         record = msgspec.structs.replace(
             self._group.record,
             state=self.state,
@@ -295,7 +305,7 @@ class _Draft:
         )
         return Step(group, tuple(self._told), self.to_store)
 
-    def refuse(self, ticket: Ticket, answer: Answer) -> Step:
+    def refuse(self, ticket: Ticket, answer: Answer) -> Step[Group]:
         """The state is untouched."""
         return Step(self._group, (Told(ticket, answer),))
 

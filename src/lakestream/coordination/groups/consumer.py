@@ -8,295 +8,400 @@ by step by its own heartbeats. Pure: no store, no clock, no task.
 A member first gives back what is no longer its own (REVOKING) and tells so; only then does it come to the new epoch and
 gets what is free of its share, and the rest when others have let go of it (WAITING). So no partition ever has two
 owners, although nobody stops.
+
+A heartbeat is taken in two halves. `beat` hears what is said; `settled` finds the target and leads on all who asked
+since the last time. Between the two the last step is being stored: a thousand members that come at once cost a few
+targets, not a thousand.
+
+Before: steps.py.  Beside: mixed.py, members that speak the classic protocol; migration.py, from one to the other.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from lakestream.coordination.groups.assignors import ASSIGNORS, NOTHING, Partitions, Subscriber
-from lakestream.errors import LakestreamError
+from lakestream.coordination.groups import patterns
+from lakestream.coordination.groups.assignors import ASSIGNORS, Subscriber
+from lakestream.coordination.groups.landscape import Landscape
+from lakestream.coordination.groups.refusals import Refusal, Refused
+from lakestream.coordination.groups.values import (
+    JOIN,
+    LEAVE,
+    LEAVE_FOR_A_WHILE,
+    UNCHANGED_MS,
+    Answer,
+    Asked,
+    Beat,
+    Beaten,
+    ConsumerGroup,
+    Instant,
+    Joined,
+    Rules,
+    Step,
+    Told,
+)
+from lakestream.metadata.group_records import NOTHING, ConsumerGroupRecord, ConsumerMember, Partitions, Progress
 
-JOIN: Final = 0
-LEAVE: Final = -1
-LEAVE_FOR_A_WHILE: Final = -2
-"""Of a static member: it comes back under another id and finds its partitions."""
-UNCHANGED_MS: Final = -1
-
-
-class State(Enum):
-    STABLE = "stable"
-    REVOKING = "revoking"
-    WAITING = "waiting"
-
-
-class Why(Enum):
-    """Why a heartbeat is refused."""
-
-    UNKNOWN_MEMBER = "unknown member"
-    FENCED_EPOCH = "fenced member epoch"
-    FENCED_INSTANCE = "fenced instance id"
-    UNRELEASED_INSTANCE = "unreleased instance id"
-    UNKNOWN_ASSIGNOR = "unsupported assignor"
-    INVALID_PATTERN = "invalid regular expression"
-
-
-class Refused(LakestreamError):
-    def __init__(self, why: Why, text: str) -> None:
-        super().__init__(text)
-        self.why = why
+CONSUMER = "consumer"
+"""The protocol type of consumers, in either protocol."""
 
 
-class TopicShape(msgspec.Struct, frozen=True, array_like=True):
-    topic_id: str
-    partition_count: int
+def resumed(record: ConsumerGroupRecord, now: Instant) -> ConsumerGroup:
+    """A group as its next coordinator finds it: its members go on as if nothing had happened."""
+    until = {
+        member_id: now.ms + member.rebalance_ms
+        for member_id, member in record.members.items()
+        if member.progress is Progress.REVOKING
+    }
+    return ConsumerGroup(record=record, until=until, size=sum(member.size for member in record.members.values()))
 
 
-Topics: TypeAlias = Mapping[str, TopicShape]
-"""All that there are, by name."""
-Matching: TypeAlias = Callable[[str], Iterable[str]]
-"""The names of topics that a pattern fits."""
-
-
-class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    instance_id: str | None = None
-    rack: str | None = None
-    client_id: str = ""
-    host: str = ""
-    rebalance_timeout_ms: int = 300_000
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    assignor: str | None = None
-    epoch: int = JOIN
-    epoch_before: int = JOIN
-    state: State = State.STABLE
-    assigned: Partitions = NOTHING
-    revoking: Partitions = NOTHING
-    """It is to give them back, and has not said yet that it did."""
-    target: Partitions = NOTHING
-
-    @property
-    def held(self) -> Partitions:
-        """Nobody else may have these."""
-        return self.assigned | self.revoking
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    epoch: int = 0
-    target_epoch: int = 0
-    members: dict[str, Member] = {}
-    topics: dict[str, TopicShape] = {}
-    """Those that somebody subscribes to, as the target knows them."""
-
-
-class Beat(NamedTuple):
-    """A heartbeat. What is None did not change since the last one."""
-
-    member_id: str
-    epoch: int
-    instance_id: str | None = None
-    rack: str | None = None
-    client_id: str = ""
-    host: str = ""
-    rebalance_timeout_ms: int = UNCHANGED_MS
-    names: tuple[str, ...] | None = None
-    pattern: str | None = None
-    assignor: str | None = None
-    owned: Partitions | None = None
-
-    @property
-    def is_full(self) -> bool:
-        subscribed = self.names is not None or self.pattern is not None
-        return self.epoch == JOIN or (
-            self.rebalance_timeout_ms != UNCHANGED_MS and subscribed and self.owned is not None
-        )
-
-
-class Answer(NamedTuple):
-    member_id: str
-    epoch: int
-    assigned: Partitions | None = None
-    """None: as the member knows it."""
-
-
-def beat(group: Group, said: Beat, topics: Topics, matching: Matching) -> tuple[Group, Answer]:
-    """The group after a heartbeat, and what the member is told. Raises Refused; the group is as it was then."""
+def beat(group: ConsumerGroup, said: Beat, landscape: Landscape, now: Instant, rules: Rules) -> Step[ConsumerGroup]:
+    """What follows from what was said; who stays is answered by `settled`, unless all is well. Raises Refused."""
     if said.epoch in (LEAVE, LEAVE_FOR_A_WHILE):
-        return _left(group, said), Answer(said.member_id, said.epoch)
-    if said.assignor is not None and said.assignor not in ASSIGNORS:
-        known = ", ".join(ASSIGNORS)
-        raise Refused(Why.UNKNOWN_ASSIGNOR, f"there is no assignor {said.assignor}, only {known}")
-    old_id, old = _found(group, said)
-    new = _updated(old or Member(), said)
-    members = {member_id: member for member_id, member in group.members.items() if member_id != old_id}
-    changed = old is None or old_id != said.member_id or _subscription(old) != _subscription(new)
-    group = _replace(group, {**members, said.member_id: new}, changed=changed)
-    group = retargeted(group, topics, matching)
-    member = _led_on(group, said.member_id, said.owned)
-    group = msgspec.structs.replace(group, members={**group.members, said.member_id: member})
-    knows = old is not None and old.assigned == member.assigned and said.owned in (None, member.assigned)
-    is_news = said.is_full or not knows
-    return group, Answer(said.member_id, member.epoch, member.assigned if is_news else None)
+        return _left(group, said, now)
+    _check_words(said)
+    record = group.record
+    old_id, old = _found(record, said)
+    check_size(group, old, rules)
+    new = _updated(old or ConsumerMember(), said)
+    knew = None if old is None else old.assigned
+    asked = Asked(said.ticket, said.member_id, said.owned, knew, said.is_full)
+    if new is old and group.landscape is landscape and is_at_target(record, new):
+        return Step(group, (Told(said.ticket, _answer(asked, new)),))
+    return taken_in(group, old_id, old, new, asked, now, rules)
 
 
-def removed(group: Group, member_id: str) -> Group:
-    """Without a member that has not been heard of, or has not given back what it should, for too long."""
-    members = {other: member for other, member in group.members.items() if other != member_id}
-    return _replace(group, members, changed=member_id in group.members)
+def settled(group: ConsumerGroup, landscape: Landscape, now: Instant) -> Step[ConsumerGroup]:
+    """With a target for everybody and for the topics as they are now, and all who asked led one step towards it."""
+    record = group.record
+    if group.landscape is not landscape or record.epoch != record.target_epoch:
+        record = retargeted(record, landscape)
+    walk = _Walk(record)
+    until = dict(group.until)
+    told = []
+    for asked in group.asking:
+        member = walk.members.get(asked.member_id)
+        if member is None or asked.joins != (member.classic is not None):
+            told.append(Told(asked.ticket, _gone(asked)))
+            continue
+        led = walk.lead(asked.member_id, member, asked.owned)
+        _set_deadline(until, asked, member, led, now)
+        told.append(Told(asked.ticket, _answer(asked, led)))
+    to_store = walk.changed or record is not group.record
+    if walk.changed:
+        record = msgspec.structs.replace(record, members=walk.members)
+    after = replace(group, record=record, landscape=landscape, asking=(), until=until)
+    return Step(after, tuple(told), to_store)
 
 
-def retargeted(group: Group, topics: Topics, matching: Matching) -> Group:
-    """With a target for all members and topics as they are now. Another epoch, if topics came, went or grew."""
-    wanted = {member_id: _names(member, topics, matching) for member_id, member in group.members.items()}
-    seen = {name: topics[name] for name in sorted(frozenset().union(*wanted.values()))}
-    if seen != group.topics:
-        is_news = group.epoch == group.target_epoch  # else there is a new epoch already
-        group = msgspec.structs.replace(group, epoch=group.epoch + is_news, topics=seen)
-    if group.target_epoch == group.epoch:
-        return group
-    subscribers = {
-        member_id: Subscriber(
-            frozenset(topics[name].topic_id for name in wanted[member_id]), member.instance_id, member.target
-        )
-        for member_id, member in group.members.items()
-    }
-    counts = {shape.topic_id: shape.partition_count for shape in seen.values()}
-    targets = ASSIGNORS[assignor_of(group)](subscribers, counts)
-    members = {
-        member_id: msgspec.structs.replace(member, target=targets[member_id])
-        for member_id, member in group.members.items()
-    }
-    return msgspec.structs.replace(group, members=members, target_epoch=group.epoch)
+def without(group: ConsumerGroup, member_ids: Iterable[str], now: Instant) -> Step[ConsumerGroup]:
+    """Without members that left, were not heard of, or have not done in time what they should."""
+    gone = {member_id for member_id in member_ids if member_id in group.record.members}
+    if not gone:
+        return Step(group, ())
+    members = {member_id: member for member_id, member in group.record.members.items() if member_id not in gone}
+    record = msgspec.structs.replace(
+        group.record,
+        members=members,
+        epoch=group.record.epoch + 1,
+        since_ms=group.record.since_ms if members else now.wall_ms,
+    )
+    after = replace(
+        group,
+        record=record,
+        asking=tuple(asked for asked in group.asking if asked.member_id not in gone),
+        until={member_id: ms for member_id, ms in group.until.items() if member_id not in gone},
+        size=sum(member.size for member in members.values()),
+    )
+    told = (Told(asked.ticket, _gone(asked)) for asked in group.asking if asked.member_id in gone)
+    return Step(after, tuple(told), to_store=True)
 
 
-def assignor_of(group: Group) -> str:
-    """The one that most members ask for."""
-    votes = [member.assignor for member in group.members.values() if member.assignor is not None]
-    return max(ASSIGNORS, key=votes.count)
+def tick(group: ConsumerGroup, now: Instant) -> Step[ConsumerGroup]:
+    """What happens by time alone."""
+    return without(group, [member_id for member_id, ms in group.until.items() if ms <= now.ms], now)
+
+
+def delayed(group: ConsumerGroup, ms: int) -> ConsumerGroup:
+    """Everybody gets so much more time."""
+    return replace(group, until={member_id: until_ms + ms for member_id, until_ms in group.until.items()})
+
+
+def is_at_target(record: ConsumerGroupRecord, member: ConsumerMember) -> bool:
+    return member.progress is Progress.STABLE and member.epoch == record.target_epoch == record.epoch
+
+
+def is_stable(record: ConsumerGroupRecord) -> bool:
+    return all(is_at_target(record, member) for member in record.members.values())
+
+
+def static_member(record: ConsumerGroupRecord, instance_id: str) -> str | None:
+    return next((one for one, member in record.members.items() if member.instance_id == instance_id), None)
 
 
 # ── who is it ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _found(group: Group, said: Beat) -> tuple[str, Member | None]:
+def _check_words(said: Beat) -> None:
+    if said.assignor is not None and said.assignor not in ASSIGNORS:
+        known = ", ".join(ASSIGNORS)
+        raise Refused(Refusal.UNSUPPORTED_ASSIGNOR, f"there is no assignor {said.assignor}, only {known}")
+    if said.pattern:
+        patterns.check(said.pattern)
+
+
+def _found(record: ConsumerGroupRecord, said: Beat) -> tuple[str, ConsumerMember | None]:
     """The member as it was, and under which id; None: it is new."""
     if said.instance_id is not None:
-        return _found_static(group, said.instance_id, said)
-    member = group.members.get(said.member_id)
+        return _found_static(record, said.instance_id, said)
+    member = record.members.get(said.member_id)
     if said.epoch == JOIN:
-        return said.member_id, None if member is None else _begun_anew(member)
+        return said.member_id, None if member is None else begun_anew(member)
     if member is None:
-        raise Refused(Why.UNKNOWN_MEMBER, f"the group has no member {said.member_id}")
+        raise Refused(Refusal.UNKNOWN_MEMBER_ID, f"the group has no member {said.member_id}")
     _check_epoch(member, said)
     return said.member_id, member
 
 
-def _found_static(group: Group, instance_id: str, said: Beat) -> tuple[str, Member | None]:
-    found = [(other, member) for other, member in group.members.items() if member.instance_id == instance_id]
-    member_id, member = found[0] if found else (said.member_id, None)
+def _found_static(record: ConsumerGroupRecord, instance_id: str, said: Beat) -> tuple[str, ConsumerMember | None]:
+    member_id = static_member(record, instance_id)
+    member = None if member_id is None else record.members[member_id]
     if said.epoch == JOIN:
-        if member is None or member_id == said.member_id:
-            return member_id, None if member is None else _begun_anew(member)
-        if member.epoch != LEAVE_FOR_A_WHILE:
-            raise Refused(Why.UNRELEASED_INSTANCE, f"instance {instance_id} is still in use by member {member_id}")
-        return member_id, _begun_anew(member)
-    if member is None:
-        raise Refused(Why.UNKNOWN_MEMBER, f"the group has no member of instance {instance_id}")
+        if member_id is None or member is None:
+            return said.member_id, None
+        if member_id != said.member_id and member.epoch != LEAVE_FOR_A_WHILE and member.classic is None:
+            text = f"instance {instance_id} is still in use by member {member_id}"
+            raise Refused(Refusal.UNRELEASED_INSTANCE_ID, text)
+        return member_id, begun_anew(member)
+    if member_id is None or member is None:
+        raise Refused(Refusal.UNKNOWN_MEMBER_ID, f"the group has no member of instance {instance_id}")
     if member_id != said.member_id:
-        raise Refused(Why.FENCED_INSTANCE, f"instance {instance_id} is member {member_id} by now")
+        raise Refused(Refusal.FENCED_INSTANCE_ID, f"instance {instance_id} is member {member_id} by now")
     _check_epoch(member, said)
     return member_id, member
 
 
-def _begun_anew(member: Member) -> Member:
+def begun_anew(member: ConsumerMember) -> ConsumerMember:
     """Whoever joins has nothing in its hands. What it shall have stays the same."""
     return msgspec.structs.replace(
-        member, epoch=JOIN, epoch_before=JOIN, state=State.STABLE, assigned=NOTHING, revoking=NOTHING
+        member, epoch=JOIN, epoch_before=JOIN, progress=Progress.STABLE, assigned=NOTHING, revoking=NOTHING
     )
 
 
-def _check_epoch(member: Member, said: Beat) -> None:
+def _check_epoch(member: ConsumerMember, said: Beat) -> None:
     """An answer may have been lost: then the member is one epoch behind, and has no more than it was given."""
     repeats = said.epoch == member.epoch_before and said.owned is not None and said.owned <= member.assigned
     if said.epoch != member.epoch and not repeats:
-        raise Refused(
-            Why.FENCED_EPOCH, f"member {said.member_id} is at epoch {member.epoch}, not {said.epoch}: join again"
-        )
+        text = f"member {said.member_id} is at epoch {member.epoch}, not {said.epoch}: join again"
+        raise Refused(Refusal.FENCED_MEMBER_EPOCH, text)
 
 
-def _left(group: Group, said: Beat) -> Group:
+def _left(group: ConsumerGroup, said: Beat, now: Instant) -> Step[ConsumerGroup]:
     """Repeated, it is refused: nobody is there any longer."""
-    member_id = said.member_id
+    member_id, record = said.member_id, group.record
     if said.instance_id is not None:
-        found = [(other, one) for other, one in group.members.items() if one.instance_id == said.instance_id]
-        if not found:
-            raise Refused(Why.UNKNOWN_MEMBER, f"the group has no member of instance {said.instance_id}")
-        if found[0][0] != member_id:
-            raise Refused(Why.FENCED_INSTANCE, f"instance {said.instance_id} is member {found[0][0]} by now")
-    member = group.members.get(member_id)
+        found = static_member(record, said.instance_id)
+        if found is None:
+            raise Refused(Refusal.UNKNOWN_MEMBER_ID, f"the group has no member of instance {said.instance_id}")
+        if found != member_id:
+            raise Refused(Refusal.FENCED_INSTANCE_ID, f"instance {said.instance_id} is member {found} by now")
+    member = record.members.get(member_id)
     if member is None:
-        raise Refused(Why.UNKNOWN_MEMBER, f"the group has no member {member_id}")
+        raise Refused(Refusal.UNKNOWN_MEMBER_ID, f"the group has no member {member_id}")
+    farewell = Told(said.ticket, Beaten(None, member_id, said.epoch))
     if said.epoch == LEAVE:
-        return removed(group, member_id)
-    away = msgspec.structs.replace(_begun_anew(member), epoch=LEAVE_FOR_A_WHILE)
-    return _replace(group, {**group.members, member_id: away}, changed=False)
+        step = without(group, [member_id], now)
+        return step._replace(told=(*step.told, farewell))
+    away = msgspec.structs.replace(begun_anew(member), epoch=LEAVE_FOR_A_WHILE)
+    record = msgspec.structs.replace(record, members={**record.members, member_id: away})
+    until = {other: ms for other, ms in group.until.items() if other != member_id}
+    return Step(replace(group, record=record, until=until), (farewell,), to_store=True)
 
 
 # ── what it wants ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _updated(member: Member, said: Beat) -> Member:
-    timeout_ms = said.rebalance_timeout_ms
-    return msgspec.structs.replace(
-        member,
-        instance_id=said.instance_id if said.instance_id is not None else member.instance_id,
-        rack=said.rack if said.rack is not None else member.rack,
-        client_id=said.client_id,
-        host=said.host,
-        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == UNCHANGED_MS else timeout_ms,
-        names=member.names if said.names is None else tuple(sorted(set(said.names))),
-        pattern=member.pattern if said.pattern is None else said.pattern or None,
-        assignor=member.assignor if said.assignor is None else said.assignor,
-    )
+def _updated(member: ConsumerMember, said: Beat) -> ConsumerMember:
+    """The same object, if nothing changed."""
+    wanted: dict[str, Any] = {"client_id": said.client_id, "host": said.host, "classic": None}
+    if said.rebalance_ms != UNCHANGED_MS:
+        wanted["rebalance_ms"] = said.rebalance_ms
+    if said.names is not None:
+        wanted["names"] = tuple(sorted(set(said.names)))
+    if said.pattern is not None:
+        wanted["pattern"] = said.pattern or None
+    for name in ("instance_id", "rack", "assignor"):
+        if (value := getattr(said, name)) is not None:
+            wanted[name] = value
+    return updated(member, wanted)
 
 
-def _subscription(member: Member) -> tuple[object, ...]:
+def updated(member: ConsumerMember, wanted: dict[str, Any]) -> ConsumerMember:
+    changes = {name: value for name, value in wanted.items() if getattr(member, name) != value}
+    return msgspec.structs.replace(member, **changes) if changes else member
+
+
+def taken_in(
+    group: ConsumerGroup,
+    old_id: str,
+    old: ConsumerMember | None,
+    new: ConsumerMember,
+    asked: Asked,
+    now: Instant,
+    rules: Rules,
+) -> Step[ConsumerGroup]:
+    """The group with a member that is new, or has something new to say; and it waits for its next step. Another epoch
+    only if others may have to do with it: not when a static member comes back under another id."""
+    record, member_id = group.record, asked.member_id
+    before = record.members.get(old_id)
+    size = group.size - (0 if before is None else before.size) + new.size
+    if size > group.size and size > rules.bytes_max:
+        raise Refused(Refusal.GROUP_MAX_SIZE_REACHED, f"what the members say of themselves has {size} bytes")
+    if before is not new or old_id != member_id:
+        members = {**record.members, member_id: new}
+        if old_id != member_id:
+            members.pop(old_id, None)
+        changed = old is None or _subscription(old) != _subscription(new)
+        since_ms = now.wall_ms if not record.members else record.since_ms
+        record = msgspec.structs.replace(record, members=members, epoch=record.epoch + changed, since_ms=since_ms)
+    until = group.until
+    if old_id != member_id and old_id in until:
+        until = {other: ms for other, ms in until.items() if other != old_id}
+    after = replace(group, record=record, asking=(*group.asking, asked), until=until, size=size)
+    return Step(after, (), to_store=record is not group.record)
+
+
+def check_size(group: ConsumerGroup, old: ConsumerMember | None, rules: Rules) -> None:
+    if old is None and len(group.record.members) >= rules.members_max:
+        text = f"the group has {len(group.record.members)} members already"
+        raise Refused(Refusal.GROUP_MAX_SIZE_REACHED, text)
+
+
+def _subscription(member: ConsumerMember) -> tuple[object, ...]:
     return member.names, member.pattern, member.assignor, member.rack
 
 
-def _names(member: Member, topics: Topics, matching: Matching) -> frozenset[str]:
-    matched = () if member.pattern is None else matching(member.pattern)
-    return frozenset(name for name in (*member.names, *matched) if name in topics)
+# ── the target ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _replace(group: Group, members: dict[str, Member], *, changed: bool) -> Group:
-    return msgspec.structs.replace(group, members=members, epoch=group.epoch + changed)
+def retargeted(record: ConsumerGroupRecord, landscape: Landscape) -> ConsumerGroupRecord:
+    """With a target for all members and topics as they are now. Another epoch, if topics came, went or grew."""
+    by_subscription: dict[tuple[object, ...], frozenset[str]] = {}
+    wanted: dict[str, frozenset[str]] = {}
+    for member_id, member in record.members.items():
+        key = member.names, member.pattern
+        if key not in by_subscription:
+            by_subscription[key] = topics_of(member, landscape)
+        wanted[member_id] = by_subscription[key]
+    seen = {name: landscape.shape(name) for name in sorted(frozenset[str]().union(*by_subscription.values()))}
+    if seen != record.topics:
+        is_news = record.epoch == record.target_epoch  # else there is a new epoch already
+        record = msgspec.structs.replace(record, epoch=record.epoch + is_news, topics=seen)
+    if record.target_epoch == record.epoch:
+        return record
+    ids = {names: frozenset(seen[name].topic_id for name in names) for names in set(by_subscription.values())}
+    subscribers = {
+        member_id: Subscriber(ids[wanted[member_id]], member.instance_id, member.target)
+        for member_id, member in record.members.items()
+    }
+    counts = {shape.topic_id: shape.partition_count for shape in seen.values()}
+    targets = ASSIGNORS[assignor_of(record)](subscribers, counts)
+    members = {
+        member_id: updated(member, {"target": targets[member_id]}) for member_id, member in record.members.items()
+    }
+    return msgspec.structs.replace(record, members=members, target_epoch=record.epoch)
+
+
+def assignor_of(record: ConsumerGroupRecord) -> str:
+    """The one that most members ask for."""
+    votes = [member.assignor for member in record.members.values() if member.assignor is not None]
+    return max(ASSIGNORS, key=votes.count)
+
+
+def topics_of(member: ConsumerMember, landscape: Landscape) -> frozenset[str]:
+    """The names of those that it reads, as far as they exist."""
+    matched = () if member.pattern is None else landscape.matching(member.pattern)
+    return frozenset(name for name in (*member.names, *matched) if name in landscape.topics)
 
 
 # ── step by step ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _led_on(group: Group, member_id: str, owned: Partitions | None) -> Member:
-    """One step towards the target, if it can make one."""
-    member = group.members[member_id]
-    if member.state is State.REVOKING and (owned is None or owned & member.revoking):
-        return member  # it has not given back yet
-    if member.state is State.STABLE and member.epoch == group.target_epoch:
-        return member
-    others = (other.held for other_id, other in group.members.items() if other_id != member_id)
-    free = member.target.difference(member.assigned, *others)
-    revoke = member.assigned - member.target
-    stay = member.assigned & member.target
-    if revoke and (owned is None or owned & revoke):
-        return msgspec.structs.replace(member, state=State.REVOKING, assigned=stay, revoking=revoke)
-    assigned = stay | free
-    return msgspec.structs.replace(
-        member,
-        state=State.STABLE if assigned == member.target else State.WAITING,
-        assigned=assigned,
-        revoking=NOTHING,
-        epoch=group.target_epoch,
-        epoch_before=member.epoch if member.epoch != group.target_epoch else member.epoch_before,
-    )
+class _Walk:
+    """Members on their way to the target, one after another."""
+
+    def __init__(self, record: ConsumerGroupRecord) -> None:
+        self.members = record.members
+        self.changed = False
+        self._epoch = record.target_epoch
+        self._holders: dict[object, str] | None = None
+
+    def lead(self, member_id: str, member: ConsumerMember, owned: Partitions | None) -> ConsumerMember:
+        """One step, if it can make one."""
+        led = self._led(member_id, member, owned)
+        if led is not member:
+            if not self.changed:
+                self.members, self.changed = dict(self.members), True
+            self.members[member_id] = led
+            self._note(member_id, member, led)
+        return led
+
+    def _led(self, member_id: str, member: ConsumerMember, owned: Partitions | None) -> ConsumerMember:
+        if member.progress is Progress.REVOKING and (owned is None or owned & member.revoking):
+            return member  # it has not given back yet
+        if member.progress is Progress.STABLE and member.epoch == self._epoch:
+            return member
+        revoke = member.assigned - member.target
+        stay = member.assigned & member.target
+        if revoke and (owned is None or owned & revoke):
+            return msgspec.structs.replace(member, progress=Progress.REVOKING, assigned=stay, revoking=revoke)
+        assigned = stay | self._free(member_id, member.target - member.assigned)
+        wanted: dict[str, Any] = {
+            "progress": Progress.STABLE if assigned == member.target else Progress.WAITING,
+            "assigned": assigned,
+            "revoking": NOTHING,
+        }
+        if member.epoch != self._epoch:
+            wanted |= {"epoch": self._epoch, "epoch_before": member.epoch}
+        return updated(member, wanted)
+
+    def _free(self, member_id: str, wanted: Partitions) -> Partitions:
+        if not wanted:
+            return NOTHING
+        if self._holders is None:
+            self._holders = {one: who for who, member in self.members.items() for one in member.held}
+        holders = self._holders
+        return frozenset(one for one in wanted if holders.get(one, member_id) == member_id)
+
+    def _note(self, member_id: str, before: ConsumerMember, after: ConsumerMember) -> None:
+        if self._holders is not None:
+            for one in before.held - after.held:
+                self._holders.pop(one, None)
+            self._holders.update(dict.fromkeys(after.held, member_id))
+
+
+def _set_deadline(
+    until: dict[str, int], asked: Asked, before: ConsumerMember, after: ConsumerMember, now: Instant
+) -> None:
+    """One that joins has to ask for its assignment next; one of the new protocol, to give back what it was told to."""
+    if asked.joins or (after.progress is Progress.REVOKING and after.revoking != before.revoking):
+        until[asked.member_id] = now.ms + after.rebalance_ms
+    elif after.progress is not Progress.REVOKING:
+        until.pop(asked.member_id, None)
+
+
+def _answer(asked: Asked, member: ConsumerMember) -> Answer:
+    if member.classic is not None:
+        return Joined(None, asked.member_id, member.epoch, CONSUMER, member.classic.protocols[0].name)
+    knows = asked.knew == member.assigned and asked.owned in (None, member.assigned)
+    is_news = asked.wants_all or not knows
+    return Beaten(None, asked.member_id, member.epoch, member.assigned if is_news else None)
+
+
+def _gone(asked: Asked) -> Answer:
+    if asked.joins:
+        return Joined(Refusal.UNKNOWN_MEMBER_ID, asked.member_id)
+    return Beaten(Refusal.UNKNOWN_MEMBER_ID, asked.member_id)

@@ -20,13 +20,15 @@ from lakestream.coordination import placement
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups import offsets
 from lakestream.coordination.groups.held import Held
+from lakestream.coordination.groups.landscape import Landscape
 from lakestream.coordination.groups.looks import Looks
 from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refusal, Refused
-from lakestream.coordination.groups.values import Join, Joined, Leaver, Rules, Sync, Synced
+from lakestream.coordination.groups.values import JOIN, Beat, Beaten, Join, Joined, Leaver, Rules, Sync, Synced
 from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker
-from lakestream.metadata.groups import Claimed, Committed, GroupRecord, NamedGroup, State, StoredOffset
+from lakestream.metadata.group_records import AnyGroup, Committed, ConsumerGroupRecord
+from lakestream.metadata.groups import Claimed, NamedGroup, StoredOffset
 from lakestream.metadata.groups import Groups as GroupRecords
 from lakestream.metadata.store import ABSENT, MetadataStore
 from lakestream.model import PartitionId
@@ -40,6 +42,7 @@ STALL_MS: Final = 2_000
 LOOK_MS: Final = 5_000
 """Who lives is looked at this often, whatever the change feed says."""
 FORGET_MS: Final = 30_000
+COUNT_MS: Final = 1_000
 LOADS_AT_ONCE: Final = 64
 NAME_BYTES_MAX: Final = 1_000
 
@@ -52,11 +55,20 @@ class GroupSettings:
     groups_max: int = 20_000  # in memory; those without members are read again when they are needed
     idle_ms: int = 5 * 60 * 1000  # a group without members that nobody asks for leaves the memory
     load_ms_max: int = 5_000
+    heartbeat_ms: int = 5_000  # group.consumer.heartbeat.interval.ms, where there are many members
+    heartbeat_ms_min: int = 500  # where there are few, or things are moving
 
 
 class NamedRecord(NamedTuple):
     name: str
-    record: GroupRecord
+    record: AnyGroup
+
+
+class Heartbeat(NamedTuple):
+    """What a member of the new protocol is told."""
+
+    beaten: Beaten
+    next_ms: int
 
 
 class Groups:
@@ -83,6 +95,8 @@ class Groups:
         self._loads = asyncio.Semaphore(LOADS_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._brokers: list[Broker] = []
+        self._landscape = Landscape(view.topics)
+        self._beating = 0
         self._closed = False
         self._loop = asyncio.get_running_loop()
         self._ticked_s = self._loop.time()
@@ -134,6 +148,22 @@ class Groups:
             return Refusal.UNKNOWN_MEMBER_ID
         return await held.heartbeat(member_id, instance_id, generation)
 
+    async def beat(self, name: str, said: Beat) -> Heartbeat:
+        """A heartbeat of the new protocol."""
+        held = await self._group(check_name(name), create=said.epoch == JOIN)
+        if held is None or not (held.exists or said.epoch == JOIN):
+            raise Refused(Refusal.GROUP_ID_NOT_FOUND, f"there is no group {name}")
+        beaten = await held.beat(said)
+        return Heartbeat(beaten, self._next_beat_ms(is_settled=held.is_settled(said.member_id)))
+
+    def _next_beat_ms(self, *, is_settled: bool) -> int:
+        """Soon, if it waits for others or they for it; else so that all members together do not ask more than a
+        thousand times in a second."""
+        settings = self.settings
+        if not is_settled:
+            return settings.heartbeat_ms_min
+        return max(settings.heartbeat_ms_min, min(settings.heartbeat_ms, self._beating))
+
     async def leave(self, name: str, leavers: Sequence[Leaver]) -> tuple[Refusal | None, ...]:
         held = await self._group(check_name(name))
         return (Refusal.UNKNOWN_MEMBER_ID,) * len(leavers) if held is None else await held.leave(leavers)
@@ -148,6 +178,11 @@ class Groups:
         held = await self._group(check_name(name, may_be_empty=True), create=who.generation < 0)
         return offsets.commit_refusal(None, who) if held is None else await held.check_commit(who, certain=certain)
 
+    async def check_reader(self, name: str, member_id: str, epoch: int) -> Refusal | None:
+        """Whether a member of the new protocol may ask for the group's offsets. Anybody may of a group that is none."""
+        held = await self._group(check_name(name, may_be_empty=True))
+        return None if held is None else await held.check_reader(member_id, epoch)
+
     async def versions(self, name: str, partitions: Iterable[PartitionId]) -> dict[PartitionId, int]:
         """Of committed offsets, as they are now."""
         found = await self._records.offsets(name)
@@ -161,7 +196,7 @@ class Groups:
 
     # ── what administrators ask ──────────────────────────────────────────────────────────────────────────────────────
 
-    async def describe(self, name: str) -> GroupRecord | None:
+    async def describe(self, name: str) -> AnyGroup | None:
         held = await self._group(check_name(name, may_be_empty=True))
         return None if held is None or not held.exists else held.record
 
@@ -196,7 +231,7 @@ class Groups:
         if held is not None:
             return NamedRecord(name, held.record) if held.exists else None
         stored = await self._records.get(name)
-        return None if stored is None or stored.record.state is State.DEAD else NamedRecord(name, stored.record)
+        return None if stored is None or stored.record.is_dead else NamedRecord(name, stored.record)
 
     # ── into memory and out of it ────────────────────────────────────────────────────────────────────────────────────
 
@@ -223,10 +258,17 @@ class Groups:
             raise Refused(
                 Refusal.COORDINATOR_NOT_AVAILABLE, f"this broker coordinates {len(self._held)} groups already"
             )
-        held = Held(name, claimed, self._id, self._records, self._clock, self.settings.rules, self._spawn)
+        rules = self.settings.rules
+        held = Held(name, claimed, self._id, self._records, self._clock, rules, self._topics, self._spawn)
         held.on_drop = self._forget
         self._held[name] = held
         return held
+
+    def _topics(self) -> Landscape:
+        """The same object for as long as no topic comes, goes or grows."""
+        if self._landscape.topics is not self._view.topics:
+            self._landscape = Landscape(self._view.topics)
+        return self._landscape
 
     async def _claimed(self, name: str) -> Claimed:
         task = self._loading.get(name)
@@ -243,7 +285,7 @@ class Groups:
         try:
             async with self._loads:
                 claimed = await self._records.claim(name, self._id)
-                if claimed.group is not None and claimed.group.record.state is State.DEAD:
+                if claimed.group is not None and claimed.group.record.is_dead:
                     await self._records.remove(name, claimed.group.version, claimed.owner)  # begun by somebody who died
                     return Claimed(None, {}, ABSENT)
                 return claimed
@@ -294,7 +336,7 @@ class Groups:
         await together([_confirmed(held) for held in doubted], LOADS_AT_ONCE)
 
     async def _tick(self) -> None:
-        looked_s = forgot_s = self._loop.time()
+        looked_s = forgot_s = counted_s = self._loop.time()
         while True:
             await asyncio.sleep(TICK_MS / 1000)
             self._look_around()
@@ -302,9 +344,16 @@ class Groups:
             if now_s - forgot_s >= FORGET_MS / 1000:
                 forgot_s = now_s
                 self._forget_idle(self.settings.idle_ms)
+            if now_s - counted_s >= COUNT_MS / 1000:
+                counted_s = now_s
+                self._beating = self._members_of_the_new_protocol()
             if now_s - looked_s >= LOOK_MS / 1000:
                 looked_s = now_s
                 self._spawn(self._look_at_brokers())
+
+    def _members_of_the_new_protocol(self) -> int:
+        records = (held.record for held in self._held.values())
+        return sum(len(record.members) for record in records if isinstance(record, ConsumerGroupRecord))
 
     async def _look_at_brokers(self) -> None:
         with contextlib.suppress(LakestreamError):  # the next look may work; a broker that is cut off is not seen

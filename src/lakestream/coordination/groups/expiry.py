@@ -12,7 +12,7 @@ from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups.coordinator import Groups
 from lakestream.coordination.groups.offsets import expired
 from lakestream.errors import LakestreamError, Missing
-from lakestream.metadata.groups import NamedGroup, State
+from lakestream.metadata.groups import NamedGroup
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Expiry:
         if gone:
             log.info("groups.expired group=%s offsets=%d", name, len(gone))
             await self._groups.remove_offsets(name, gone)
-        if record.state is State.EMPTY and len(gone) == len(offsets):
+        if record.is_empty and len(gone) == len(offsets):
             await self._groups.delete(name)
 
     async def _name(self, topic_id: str) -> str | None:

@@ -1,7 +1,7 @@
-"""One group in the memory of the broker that coordinates it: the pure steps of classic.py with a clock, a store and
+"""One group in the memory of the broker that coordinates it: the pure steps of steps.py with a clock, a store and
 people who wait.
 
-Before: coordinator.py.  After: metadata/groups.py.
+Before: coordinator.py.  After: steps.py, which decides; metadata/groups.py.
 
 **Nobody hears of a step before it is stored.** Steps are taken at once, one after another; what they change is written
 in rounds, one at a time, and whatever is asked meanwhile goes into the next. A round that is refused means that another
@@ -15,14 +15,19 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
 from lakestream.clock import Clock
-from lakestream.coordination.groups import classic, offsets
+from lakestream.coordination.groups import consumer, offsets, steps
+from lakestream.coordination.groups.landscape import Landscape
 from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refusal, Refused
+from lakestream.coordination.groups.steps import Ground
 from lakestream.coordination.groups.values import (
     Answer,
+    AnyGroup,
+    Beat,
+    Beaten,
+    ConsumerGroup,
+    Group,
     Instant,
     Join,
     Joined,
@@ -35,7 +40,9 @@ from lakestream.coordination.groups.values import (
     Told,
 )
 from lakestream.errors import Conflict, LakestreamError
-from lakestream.metadata.groups import Claimed, Committed, GroupRecord, Groups, State
+from lakestream.metadata.group_records import AnyGroup as AnyRecord
+from lakestream.metadata.group_records import Committed, GroupRecord, State
+from lakestream.metadata.groups import Claimed, Groups
 from lakestream.metadata.store import ABSENT
 from lakestream.model import PartitionId
 
@@ -64,7 +71,15 @@ class _Round:
 
 class Held:
     def __init__(
-        self, name: str, claimed: Claimed, who: str, groups: Groups, clock: Clock, rules: Rules, spawn: Spawn
+        self,
+        name: str,
+        claimed: Claimed,
+        who: str,
+        groups: Groups,
+        clock: Clock,
+        rules: Rules,
+        landscape: Callable[[], Landscape],
+        spawn: Spawn,
     ) -> None:
         self.name = name
         self.doubted = False
@@ -76,13 +91,14 @@ class Held:
         self._groups = groups
         self._clock = clock
         self._rules = rules
+        self._landscape = landscape
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._version = ABSENT if claimed.group is None else claimed.group.version
         self._versions = claimed.versions
         self._owner = claimed.owner
-        record = GroupRecord() if claimed.group is None else claimed.group.record
-        self._group = classic.resumed(record, self._now())
+        record: AnyRecord = GroupRecord() if claimed.group is None else claimed.group.record
+        self._group: AnyGroup = steps.resumed(record, self._now())
         self._heard_ms = dict.fromkeys(record.members, self._now().ms)
         self._tickets: dict[Ticket, asyncio.Future[Answer]] = {}
         self._ticket = 0
@@ -94,7 +110,7 @@ class Held:
         self._arm()
 
     @property
-    def record(self) -> GroupRecord:
+    def record(self) -> AnyRecord:
         return self._group.record
 
     @property
@@ -102,22 +118,30 @@ class Held:
         """For everybody: it was stored, or has members."""
         return self._version != ABSENT or bool(self.record.members)
 
+    def is_settled(self, member_id: str) -> bool:
+        """A member of the new protocol that has all that it shall have."""
+        if not isinstance(self._group, ConsumerGroup):
+            return False
+        member = self._group.record.members.get(member_id)
+        return member is not None and consumer.is_at_target(self._group.record, member)
+
     @property
     def is_idle(self) -> bool:
         """Nobody would miss it: it can be read again."""
-        return not (self.record.members or self._group.pending or self._writing or self._next.is_needed)
+        awaited = isinstance(self._group, Group) and self._group.pending
+        return not (self.record.members or awaited or self._writing or self._next.is_needed)
 
     # ── what members and others ask ──────────────────────────────────────────────────────────────────────────────────
 
     async def join(self, wish: Join) -> Joined:
         ticket, answer = self._new_ticket()
-        self._take(classic.join(self._group, wish._replace(ticket=ticket), self._now(), self._rules))
+        wish = wish._replace(ticket=ticket)
+        self._take(steps.join(self._group, wish, self._ground()))
         try:
             joined = await answer
         except asyncio.CancelledError:
-            if self._group.joining.get(wish.new_id) == ticket and self.dropped is None:
-                # Nobody knows this id, and nobody ever will: without this, all others would wait for it.
-                self._take(classic.leave(self._group, [Leaver(wish.new_id)], self._now()).step)
+            if self.dropped is None:  # without this, all others would wait for it
+                self._take(steps.abandoned(self._group, wish, self._ground()))
             raise
         finally:
             self._tickets.pop(ticket, None)
@@ -126,7 +150,7 @@ class Held:
 
     async def sync(self, wish: Sync) -> Synced:
         ticket, answer = self._new_ticket()
-        self._take(classic.sync(self._group, wish._replace(ticket=ticket), self._now(), self._rules))
+        self._take(steps.sync(self._group, wish._replace(ticket=ticket), self._ground()))
         try:
             synced = await answer
         finally:
@@ -136,15 +160,34 @@ class Held:
 
     async def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> Refusal | None:
         self._check_alive()
-        refusal = classic.heartbeat(self.record, member_id, instance_id, generation)
+        group, refusal = steps.heartbeat(self._group, member_id, instance_id, generation, self._now())
+        if group is not self._group:
+            self._take(Step(group, ()))
         if refusal in (None, Refusal.REBALANCE_IN_PROGRESS):
             self._hear(member_id)
         await self._settled()
         return refusal
 
+    async def beat(self, said: Beat) -> Beaten:
+        """A heartbeat of the new protocol."""
+        self._check_alive()
+        try:
+            step = steps.beat(self.name, self._group, said._replace(ticket=self._ticket + 1), self._ground())
+        except Refused:
+            await self._settled()
+            raise
+        ticket, answer = self._new_ticket()
+        self._take(step)
+        try:
+            beaten = await answer
+        finally:
+            self._tickets.pop(ticket, None)
+        assert isinstance(beaten, Beaten)
+        return beaten
+
     async def leave(self, leavers: Sequence[Leaver]) -> tuple[Refusal | None, ...]:
         self._check_alive()
-        step, refusals = classic.leave(self._group, leavers, self._now())
+        step, refusals = steps.leave(self._group, leavers, self._ground())
         self._take(step)
         await self._settled()
         return refusals
@@ -172,6 +215,14 @@ class Held:
             await self._written()
         else:
             await self._settled()
+        # What is said of epochs, producers do not know.
+        return Refusal.ILLEGAL_GENERATION if refusal is Refusal.STALE_MEMBER_EPOCH else refusal
+
+    async def check_reader(self, member_id: str, epoch: int) -> Refusal | None:
+        """Whether a member may ask for the group's offsets."""
+        self._check_alive()
+        refusal = offsets.fetch_refusal(self.record, member_id, epoch)
+        await self._settled()
         return refusal
 
     async def remove_offsets(self, partitions: Iterable[PartitionId]) -> None:
@@ -196,10 +247,9 @@ class Held:
         await self._settled()
         if not self.exists:
             return Refusal.GROUP_ID_NOT_FOUND
-        if self.record.state is not State.EMPTY:
+        if not self.record.is_empty:
             return Refusal.NON_EMPTY_GROUP
-        dead = msgspec.structs.replace(self.record, state=State.DEAD)
-        self._take(Step(classic.resumed(dead, self._now()), (), to_store=True))
+        self._take(Step(Group(record=GroupRecord(state=State.DEAD)), (), to_store=True))
         await self._settled()
         try:
             await self._groups.remove(self.name, self._version, self._owner)
@@ -228,7 +278,7 @@ class Held:
         """This broker was away for so long: that it heard nothing was its own fault."""
         self.doubted = True
         self._heard_ms = {member_id: heard_ms + ms for member_id, heard_ms in self._heard_ms.items()}
-        self._group = classic.delayed(self._group, ms)
+        self._group = steps.delayed(self._group, ms)
         self._arm()
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -236,10 +286,13 @@ class Held:
     def _now(self) -> Instant:
         return Instant(round(self._loop.time() * 1000), self._clock.now_ms())
 
+    def _ground(self) -> Ground:
+        return Ground(self._landscape(), self._now(), self._rules)
+
     def _check_alive(self) -> None:
         if self.dropped is not None:
             raise self.dropped
-        if self.record.state is State.DEAD:
+        if self.record.is_dead:
             raise Refused(Refusal.COORDINATOR_NOT_AVAILABLE, f"group {self.name} is being deleted")
 
     def _new_ticket(self) -> "tuple[Ticket, asyncio.Future[Answer]]":
@@ -249,7 +302,7 @@ class Held:
         self._tickets[self._ticket] = answer
         return self._ticket, answer
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: Step[AnyGroup]) -> None:
         self._group = step.group
         if step.to_store:
             self._next.record = True
@@ -260,6 +313,7 @@ class Held:
             self._tell(step.told)
         else:
             behind.told.extend(step.told)
+        if behind is not None or self._is_asked:
             self._kick()
         if (deadline_ms := self._group.next_deadline_ms) is not None:
             self._arm_by(deadline_ms)
@@ -270,6 +324,11 @@ class Held:
             if future is not None and not future.done():
                 future.set_result(answer)
             self._hear(answer.member_id)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Somebody waits to be led on."""
+        return isinstance(self._group, ConsumerGroup) and bool(self._group.asking)
 
     # ── rounds ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,7 +361,11 @@ class Held:
 
     async def _write(self) -> None:
         try:
-            while self.dropped is None and self._next.is_needed:
+            while self.dropped is None and (self._is_asked or self._next.is_needed):
+                if self._is_asked:
+                    self._take(steps.settled(self._group, self._ground()))
+                    if not self._next.is_needed:
+                        continue
                 self._flying, self._next = self._next, _Round()
                 await self._write_round(self._flying)
                 done, self._flying = self._flying, None
@@ -320,7 +383,8 @@ class Held:
             self.drop(Refused(Refusal.COORDINATOR_NOT_AVAILABLE, f"group {self.name}: {error}"))
         finally:
             self._writing = False
-            if self.dropped is None and self._flying is not None:  # cancelled, or a bug: nobody is to wait for ever
+            waits = self._flying is not None or self._is_asked
+            if self.dropped is None and waits:  # cancelled, or a bug: nobody is to wait for ever
                 self.drop(Refused(Refusal.COORDINATOR_NOT_AVAILABLE, f"group {self.name} is given up"))
 
     async def _write_round(self, one: _Round) -> None:
@@ -341,7 +405,7 @@ class Held:
             await self._groups.remove_offsets(self.name, versions)
 
     async def _write_offsets(
-        self, wanted: Mapping[PartitionId, Committed], record: GroupRecord | None
+        self, wanted: Mapping[PartitionId, Committed], record: AnyRecord | None
     ) -> dict[PartitionId, Committed]:
         """Those that were at other versions than expected."""
         expected = [(name, one, self._versions.get(name, ABSENT)) for name, one in wanted.items()]
@@ -360,7 +424,7 @@ class Held:
         if member is not None:
             now_ms = round(self._loop.time() * 1000)
             self._heard_ms[member_id] = now_ms
-            self._arm_by(now_ms + member.session_ms)
+            self._arm_by(now_ms + steps.session_ms(member, self._rules))
 
     def _silent(self, now_ms: int) -> list[str]:
         return [one for one, until_ms in self._sessions() if until_ms <= now_ms]
@@ -369,9 +433,9 @@ class Held:
         """Until when each must be heard of. Whoever waits for an answer is there."""
         group, now_ms = self._group, self._now().ms
         return [
-            (one, self._heard_ms.setdefault(one, now_ms) + member.session_ms)
+            (one, self._heard_ms.setdefault(one, now_ms) + steps.session_ms(member, self._rules))
             for one, member in self.record.members.items()
-            if one not in group.joining and one not in group.syncing
+            if not group.awaits(one)
         ]
 
     def _arm(self) -> None:
@@ -401,10 +465,10 @@ class Held:
         self._heard_ms = {one: ms for one, ms in self._heard_ms.items() if one in self.record.members}
         if silent := self._silent(now.ms):
             log.info("groups.silent group=%s members=%s", self.name, ",".join(silent[:10]))
-            self._take(classic.expire(self._group, silent, now))
+            self._take(steps.expire(self._group, silent, self._ground()))
         deadline_ms = self._group.next_deadline_ms
         if deadline_ms is not None and deadline_ms <= now.ms:
-            self._take(classic.tick(self._group, now, self._rules))
+            self._take(steps.tick(self._group, self._ground()))
         self._arm()
 
 

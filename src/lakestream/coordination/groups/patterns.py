@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import re2  # type: ignore[import-untyped]
 
-from lakestream.coordination.groups.consumer import Refused, Why
+from lakestream.coordination.groups.refusals import Refusal, Refused
 
 PATTERN_BYTES_MAX: Final = 8_192
 
@@ -25,13 +25,14 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 @lru_cache(maxsize=1_000)
 def _compiled(pattern: str) -> Any:
     if len(pattern.encode()) > PATTERN_BYTES_MAX:
-        raise Refused(Why.INVALID_PATTERN, f"a pattern may have {PATTERN_BYTES_MAX} bytes, not {len(pattern.encode())}")
+        text = f"a pattern may have {PATTERN_BYTES_MAX} bytes, not {len(pattern.encode())}"
+        raise Refused(Refusal.INVALID_REGULAR_EXPRESSION, text)
     try:
         return re2.compile(pattern, _quiet())
     except re2.error as error:
         reason = error.args[0]
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise Refused(Why.INVALID_PATTERN, f"the pattern {pattern!r} cannot be read: {text}") from None
+        raise Refused(Refusal.INVALID_REGULAR_EXPRESSION, f"the pattern {pattern!r} cannot be read: {text}") from None
 
 
 def _quiet() -> Any:

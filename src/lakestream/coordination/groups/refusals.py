@@ -22,6 +22,12 @@ class Refusal(Enum):
     GROUP_MAX_SIZE_REACHED = auto()
     FENCED_INSTANCE_ID = auto()  # another has your instance id: end
     GROUP_SUBSCRIBED_TO_TOPIC = auto()
+    UNSUPPORTED_VERSION = auto()
+    FENCED_MEMBER_EPOCH = auto()  # give everything up, and join again
+    UNRELEASED_INSTANCE_ID = auto()  # another member has it, and has not left
+    UNSUPPORTED_ASSIGNOR = auto()
+    STALE_MEMBER_EPOCH = auto()  # ask again with the epoch of your next heartbeat
+    INVALID_REGULAR_EXPRESSION = auto()
     UNKNOWN_SERVER_ERROR = auto()
 
 

@@ -8,15 +8,17 @@ import struct
 from functools import lru_cache
 from typing import Final
 
-from lakestream.metadata.groups import GroupRecord
+from lakestream.metadata.group_records import AnyGroup, ConsumerGroupRecord
 
 CONSUMER: Final = "consumer"
 
 
-def subscribed_topics(group: GroupRecord) -> frozenset[str] | None:
+def subscribed_topics(group: AnyGroup) -> frozenset[str] | None:
     """None: nobody knows."""
     if not group.members:
         return frozenset()
+    if isinstance(group, ConsumerGroupRecord):
+        return frozenset(group.topics).union(*(member.names for member in group.members.values()))
     if group.protocol_type != CONSUMER or group.protocol is None:
         return None
     found: set[str] = set()

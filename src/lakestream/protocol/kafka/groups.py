@@ -1,18 +1,19 @@
 """What the handlers of groups share: which code a refusal becomes, and topics by name or by id."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from lakestream.coordination.groups import consumer
 from lakestream.coordination.groups.refusals import Refusal, Refused
 from lakestream.errors import LakestreamError, Missing, Unavailable
-from lakestream.metadata.groups import GroupRecord, State
+from lakestream.metadata.group_records import AnyGroup, GroupRecord, Partitions, State
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.errors import Code, code_of
 from lakestream.protocol.kafka.services import Services
 
-CLASSIC: Final = "classic"
+CLASSIC, CONSUMER = "classic", "consumer"
 STATE_NAMES: Final = {
     State.EMPTY: "Empty",
     State.PREPARING: "PreparingRebalance",
@@ -38,8 +39,39 @@ def milliseconds(duration: timedelta) -> int:
     return duration // _MILLISECOND
 
 
-def state_name(record: GroupRecord) -> str:
-    return STATE_NAMES[record.state]
+def state_name(record: AnyGroup) -> str:
+    if isinstance(record, GroupRecord):
+        return STATE_NAMES[record.state]
+    if record.is_empty:
+        return "Empty"
+    if record.epoch > record.target_epoch:
+        return "Assigning"
+    return "Stable" if consumer.is_stable(record) else "Reconciling"
+
+
+def assignment_body(partitions: Partitions) -> dict[str, Any]:
+    return {
+        "topic_partitions": [
+            {"topic_id": UUID(hex=topic_id), "partitions": numbers}
+            for topic_id, numbers in _by_topic(partitions).items()
+        ]
+    }
+
+
+def topic_partitions(partitions: Partitions, name_of: Callable[[str], str | None]) -> list[dict[str, Any]]:
+    """Without those of topics that are gone: they have no name."""
+    return [
+        {"topic_id": UUID(hex=topic_id), "topic_name": name, "partitions": numbers}
+        for topic_id, numbers in _by_topic(partitions).items()
+        if (name := name_of(topic_id)) is not None
+    ]
+
+
+def _by_topic(partitions: Partitions) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic_id, number in sorted(partitions):
+        found.setdefault(topic_id, []).append(number)
+    return found
 
 
 class NamedPartition(NamedTuple):

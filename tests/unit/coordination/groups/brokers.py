@@ -168,4 +168,6 @@ class Consumer:
         return None if found is None else found.offset
 
     async def described(self) -> GroupRecord | None:
-        return await self.at.groups.describe(self.group)
+        record = await self.at.groups.describe(self.group)
+        assert record is None or isinstance(record, GroupRecord)
+        return record

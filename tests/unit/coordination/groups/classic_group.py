@@ -53,7 +53,7 @@ class Talk:
     def now(self) -> Instant:
         return Instant(self.now_ms, 1_000_000 + self.now_ms)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: Step[Group]) -> None:
         self.group = step.group
         self.stored += step.to_store
         for ticket, answer in step.told:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lakestream.coordination.groups.consumer import Refused, Why
 from lakestream.coordination.groups.patterns import check, matching
+from lakestream.coordination.groups.refusals import Refusal, Refused
 
 NAMES = ["orders", "orders-eu", "payments", "a" * 200 + "b"]
 
@@ -24,5 +24,5 @@ def test_no_pattern_takes_forever() -> None:
 def test_what_cannot_be_read_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused) as caught:
         check(pattern)
-    assert caught.value.why is Why.INVALID_PATTERN
+    assert caught.value.refusal is Refusal.INVALID_REGULAR_EXPRESSION
     assert capfd.readouterr() == ("", "")

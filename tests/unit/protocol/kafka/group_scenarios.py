@@ -7,6 +7,8 @@ from uuid import UUID
 
 from tests.unit.protocol.kafka.serving import Serving
 
+from lakestream.coordination.groups.embedded import write_assignment
+
 Scenario = Callable[[Serving, int], Awaitable[None]]
 
 JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, FIND = 11, 14, 12, 13, 8, 9, 10
@@ -18,7 +20,7 @@ UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID, NOT_AVAILABLE = 3, 12, 100,
 def subscription(*topics: str) -> bytes:
     """As Kafka's consumers write it."""
     names = b"".join(len(topic).to_bytes(2, "big") + topic.encode() for topic in topics)
-    return b"\0\1" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff"
+    return b"\0\1" + len(topics).to_bytes(4, "big") + names + b"\xff\xff\xff\xff" + b"\0\0\0\0"
 
 
 class Member:
@@ -82,6 +84,12 @@ class Member:
         """Joins, leads, and has all."""
         assert (await self.join()).error_code == 0
         assert (await self.sync({self.id: b"all"})).error_code == 0
+
+    async def alone_with(self, topic: str, numbers: range) -> None:
+        """Joins, leads, and has some partitions of a topic, in the words of consumers."""
+        assert (await self.join()).error_code == 0
+        share = write_assignment(1, {topic: list(numbers)})
+        assert (await self.sync({self.id: share})).error_code == 0
 
     @property
     def _who(self) -> dict[str, Any]:

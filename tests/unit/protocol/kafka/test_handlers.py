@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from tests.unit.catalog.tables import catalog_over
 from tests.unit.data.brokers import NOW, World
-from tests.unit.protocol.kafka import group_scenarios, transaction_scenarios
+from tests.unit.protocol.kafka import consumer_group_scenarios, group_scenarios, transaction_scenarios
 from tests.unit.protocol.kafka.serving import Serving
 
 from lakestream.catalog.names import TableName
@@ -33,7 +33,11 @@ async def serving() -> AsyncIterator[Serving]:
 
 
 Scenario = Callable[[Serving, int], Awaitable[None]]
-SCENARIOS: dict[int, Scenario] = {**group_scenarios.SCENARIOS, **transaction_scenarios.SCENARIOS}
+SCENARIOS: dict[int, Scenario] = {
+    **group_scenarios.SCENARIOS,
+    **consumer_group_scenarios.SCENARIOS,
+    **transaction_scenarios.SCENARIOS,
+}
 
 
 def scenario(key: int) -> Callable[[Scenario], Scenario]:
@@ -146,10 +150,11 @@ async def api_versions(serving: Serving, version: int) -> None:
     assert told == {key: (h.reports_from, h.versions.stop - 1) for key, h in HANDLERS.items()}
     assert told[0] == (0, 13)
     if version >= 3:
-        (feature,) = answer.finalized_features
-        assert (feature.name, feature.max_version_level) == ("transaction.version", 2)
+        levels = {feature.name: feature.max_version_level for feature in answer.finalized_features}
+        assert levels == {"group.version": 1, "transaction.version": 2}
         assert answer.finalized_features_epoch > 0
-        assert len(answer.supported_features) == (version >= 4), "its lowest version is 0, which older ones cannot read"
+        supported = len(answer.supported_features)
+        assert supported == (2 if version >= 4 else 0), "their lowest version is 0, which older ones cannot read"
 
 
 @scenario(23)

@@ -3,7 +3,8 @@
 Which requests this broker serves, at which versions. The first thing that every client asks.
 
 A version above ours is answered in the words of v0, with error 35 and the list, and the connection stays.
-The feature transaction.version 2 tells clients that they may leave it to brokers to add partitions to transactions.
+The feature transaction.version 2 tells clients that they may leave it to brokers to add partitions to transactions;
+group.version 1, that groups may speak the new protocol.
 v3 client software name and version (letters, digits, dash, dot), features · v4 features whose lowest version is 0
 """
 
@@ -14,8 +15,8 @@ from lakestream.protocol.kafka.dispatch import API_VERSIONS, HANDLERS, UNKNOWN_V
 from lakestream.protocol.kafka.errors import Code
 from lakestream.protocol.kafka.services import Services
 
-FEATURES: Final = (("transaction.version", 2),)
-FEATURES_EPOCH: Final = 1
+FEATURES: Final = (("group.version", 1), ("transaction.version", 2))
+FEATURES_EPOCH: Final = 2
 """To be raised with every change of the features: clients believe the newest that they hear from any broker."""
 ZERO_FROM_VERSION: Final = 4
 """Before, clients cannot read a feature whose lowest version is 0."""

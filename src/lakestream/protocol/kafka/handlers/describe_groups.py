@@ -2,14 +2,15 @@
 
 The state of groups, their members, and what each has.
 
-A group that does not exist is described as dead; from v6 on that is an error (69).
+A group that does not exist is described as dead; from v6 on that is an error (69). So is one of the new protocol:
+clients ask ConsumerGroupDescribe first.
 v3 authorized operations · v4 instance ids · v5 flexible · v6 error message
 """
 
 from typing import Any, Final
 
 from lakestream.errors import LakestreamError
-from lakestream.metadata.groups import GroupRecord, Member, State
+from lakestream.metadata.group_records import GroupRecord, Member, State
 from lakestream.protocol.kafka import authorized
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code
@@ -29,10 +30,11 @@ async def _described(name: str, call: Call, services: Services) -> dict[str, Any
         record = await services.groups.describe(name)
     except LakestreamError as error:
         return _refused(name, group_code(error), describe(error), "")
-    if record is None:
+    if not isinstance(record, GroupRecord):
         is_error = call.version >= MISSING_IS_ERROR_FROM
         code = Code.GROUP_ID_NOT_FOUND if is_error else Code.NONE
-        return _refused(name, code, f"there is no group {name}" if is_error else None, STATE_NAMES[State.DEAD])
+        text = f"there is no group {name}" if record is None else f"group {name} is not a classic group"
+        return _refused(name, code, text if is_error else None, STATE_NAMES[State.DEAD])
     return {
         "error_code": Code.NONE,
         "group_id": name,

@@ -4,6 +4,8 @@ A member comes into a group, or comes again because something changed, and waits
 leader, is told of all the others and assigns the partitions (SyncGroup). What members say of themselves is passed on to
 the leader and never read.
 
+In a group of the new protocol the coordinator leads: the subscription is read, and the answer comes at once.
+
 A new member is told its id first and comes again with it (79, from v4 on). A member with an instance id takes the place
 of the one before it. An empty group waits 0.2 s for more members before it begins.
 v1 rebalance timeout · v4 id first · v5 instance id · v6 flexible · v7 protocol type · v8 reason · v9 skip assignment

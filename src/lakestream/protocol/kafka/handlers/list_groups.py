@@ -2,13 +2,14 @@
 
 The groups that this broker coordinates: clients ask all brokers, which together have all groups, each once.
 
-v3 flexible · v4 states · v5 types (all are `classic`)
+v3 flexible · v4 states · v5 types (`classic`, `consumer`)
 """
 
 from lakestream.errors import LakestreamError
+from lakestream.metadata.group_records import AnyGroup, GroupRecord
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code
-from lakestream.protocol.kafka.groups import CLASSIC, group_code, state_name
+from lakestream.protocol.kafka.groups import CLASSIC, CONSUMER, group_code, state_name
 from lakestream.protocol.kafka.services import Services
 
 
@@ -16,8 +17,6 @@ from lakestream.protocol.kafka.services import Services
 async def list_groups(call: Call, services: Services) -> Body:
     states = {state.lower() for state in call.get("states_filter", ())}
     types = {kind.lower() for kind in call.get("types_filter", ())}
-    if types and CLASSIC not in types:
-        return {"error_code": Code.NONE, "groups": []}
     try:
         groups = await services.groups.mine()
     except LakestreamError as error:
@@ -27,11 +26,15 @@ async def list_groups(call: Call, services: Services) -> Body:
         "groups": [
             {
                 "group_id": name,
-                "protocol_type": record.protocol_type,
+                "protocol_type": record.protocol_type if isinstance(record, GroupRecord) else CONSUMER,
                 "group_state": state_name(record),
-                "group_type": CLASSIC,
+                "group_type": _type(record),
             }
             for name, record in groups
-            if not states or state_name(record).lower() in states
+            if (not states or state_name(record).lower() in states) and (not types or _type(record) in types)
         ],
     }
+
+
+def _type(record: AnyGroup) -> str:
+    return CLASSIC if isinstance(record, GroupRecord) else CONSUMER

@@ -9,7 +9,7 @@ v1 only those that are open for so long · v2 only ids that match a pattern (RE2
 from typing import Final
 
 from lakestream.coordination.groups import patterns
-from lakestream.coordination.groups.consumer import Refused
+from lakestream.coordination.groups.refusals import Refused
 from lakestream.errors import LakestreamError
 from lakestream.metadata.transactions import Transaction
 from lakestream.protocol.kafka.dispatch import Body, Call, handles

@@ -1,7 +1,8 @@
 """OffsetCommit (key 8), v2-10.
 
 How far a group has read. Members commit with their id and generation; without either, anybody may as long as the group
-has no members, and the group is made if there is none. Stored before it is answered, so that it outlives any broker.
+has no members, and the group is made if there is none. Members of the new protocol have to be at their newest epoch
+(113), and to speak v9 at least (35). Stored before it is answered, so that it outlives any broker.
 
 Offsets belong to the topic's id: a topic that is made anew starts without any. What clients of old say about how long
 to keep one (v2-4) is kept.

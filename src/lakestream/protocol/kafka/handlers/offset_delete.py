@@ -11,7 +11,7 @@ from lakestream.coordination.groups.offsets import deletion_refusal
 from lakestream.coordination.groups.refusals import Refusal
 from lakestream.coordination.groups.subscription import subscribed_topics
 from lakestream.errors import LakestreamError
-from lakestream.metadata.groups import GroupRecord
+from lakestream.metadata.group_records import AnyGroup
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code
 from lakestream.protocol.kafka.groups import NamedPartition, group_code, partitions_of, refusal_code
@@ -31,7 +31,7 @@ async def offset_delete(call: Call, services: Services) -> Body:
         return {"error_code": group_code(error), "topics": []}
 
 
-async def _deleted(name: str, record: GroupRecord, topics: Any, services: Services) -> list[dict[str, Any]]:
+async def _deleted(name: str, record: AnyGroup, topics: Any, services: Services) -> list[dict[str, Any]]:
     read = subscribed_topics(record) or frozenset()
     named = [NamedPartition(topic.name, one.partition_index) for topic in topics for one in topic.partitions]
     found = await partitions_of([one for one in named if one.topic not in read], services)

@@ -5,6 +5,7 @@ the store, so that what any broker has acknowledged is in it.
 
 A partition without one, and a group that does not exist, is answered with -1 and no error. Who requires stable offsets
 is asked to come again (88) for those that a transaction holds which has not ended.
+From v9 on a member of the new protocol says who it is: it has to be at its newest epoch (113), and a member (25).
 v2 null: all topics · v5 leader epoch · v6 flexible · v7 require stable
 v8 several groups · v9 member id and epoch · v10 topic ids
 """
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Set
 from typing import Any, Final
 from uuid import UUID
 
+from lakestream.coordination.groups.refusals import Refusal, Refused
 from lakestream.errors import LakestreamError
 from lakestream.metadata.groups import Committed
 from lakestream.model import PartitionId
@@ -41,6 +43,8 @@ async def _answer(wanted: Any, call: Call, services: Services) -> dict[str, Any]
         unstable: Set[PartitionId] = frozenset()
         if call.get("require_stable", False):  # before the offsets: what has ended by now is in them
             unstable = await services.transactions.pending(wanted.group_id)
+        if (refusal := await _reader_refusal(wanted, services)) is not None:
+            raise Refused(refusal, f"{wanted.member_id} may not read the offsets of group {wanted.group_id}")
         offsets = await services.groups.offsets(wanted.group_id)
     except LakestreamError as error:
         code = group_code(error)
@@ -58,6 +62,14 @@ async def _answer(wanted: Any, call: Call, services: Services) -> dict[str, Any]
         codes |= {named: Code.UNSTABLE_OFFSET_COMMIT for named, one in found.known.items() if one in unstable}
         topics = _some(wanted, {named: offsets.get(one, NONE) for named, one in found.known.items()}, codes, Code.NONE)
     return {"group_id": wanted.group_id, "error_code": Code.NONE, "topics": topics}
+
+
+async def _reader_refusal(wanted: Any, services: Services) -> Refusal | None:
+    member_id = getattr(wanted, "member_id", None)
+    epoch = getattr(wanted, "member_epoch", -1)
+    if member_id is None and epoch < 0:
+        return None  # not a member, or not one that says so
+    return await services.groups.check_reader(wanted.group_id, member_id or "", epoch)
 
 
 def _some(

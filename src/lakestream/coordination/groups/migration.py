@@ -1,0 +1,117 @@
+"""From the classic protocol to the new one and back, with members that go on. Pure.
+
+    to the new one     when a member that speaks it joins: the others are members that speak the classic one (mixed.py)
+    back               when the last one that speaks it leaves; or, if nobody is left, when a classic one joins
+
+Epochs and generations go on counting, so that whatever an old member says is known as old.
+"""
+
+from collections.abc import Mapping
+
+from lakestream.coordination.groups import classic
+from lakestream.coordination.groups.consumer import CONSUMER
+from lakestream.coordination.groups.embedded import Poisoned, read_assignment, read_subscription, write_assignment
+from lakestream.coordination.groups.landscape import Landscape
+from lakestream.coordination.groups.refusals import Refusal, Refused
+from lakestream.coordination.groups.values import ConsumerGroup, Group, Instant, Joined, Step, Synced, Ticket, Told
+from lakestream.metadata.group_records import (
+    ClassicSide,
+    ConsumerGroupRecord,
+    ConsumerMember,
+    GroupRecord,
+    Member,
+    Partitions,
+    State,
+)
+from lakestream.model import PartitionId
+
+
+def upgraded(name: str, group: Group, landscape: Landscape) -> Step[ConsumerGroup]:
+    """Whoever waits is to come again: it is told its share of the new group then. Refused, if members cannot be
+    understood."""
+    record = group.record
+    if record.members and record.protocol_type != CONSUMER:
+        text = f"group {name} is one of {record.protocol_type}, not of consumers"
+        raise Refused(Refusal.GROUP_ID_NOT_FOUND, text)
+    try:
+        members = _upgraded(record, landscape)
+    except Poisoned as error:
+        text = f"group {name} cannot be upgraded: what its members say cannot be read ({error})"
+        raise Refused(Refusal.GROUP_ID_NOT_FOUND, text) from error
+    new = ConsumerGroupRecord(
+        epoch=record.generation, target_epoch=record.generation, members=members, since_ms=record.since_ms
+    )
+    joins = [Told(one, Joined(Refusal.REBALANCE_IN_PROGRESS, who)) for who, one in group.joining.items()]
+    syncs = [Told(one, Synced(Refusal.REBALANCE_IN_PROGRESS, who)) for who, one in group.syncing.items()]
+    size = sum(member.size for member in members.values())
+    return Step(ConsumerGroup(record=new, size=size), (*joins, *syncs), to_store=bool(members))
+
+
+def is_classic_again(record: ConsumerGroupRecord) -> bool:
+    return bool(record.members) and all(member.classic is not None for member in record.members.values())
+
+
+def downgraded(group: ConsumerGroup, landscape: Landscape, now: Instant) -> Step[Group]:
+    """All are to join again; those who just do, have."""
+    members = {
+        member_id: _downgraded(member_id, member, member.classic, landscape)
+        for member_id, member in group.record.members.items()
+        if member.classic is not None
+    }
+    record = GroupRecord(
+        state=State.STABLE,
+        generation=group.record.epoch,
+        protocol_type=CONSUMER,
+        members=members,
+        since_ms=now.wall_ms,
+    )
+    joining: Mapping[str, Ticket] = {asked.member_id: asked.ticket for asked in group.asking if asked.joins}
+    return classic.begun_anew(record, joining, now)
+
+
+def emptied(group: ConsumerGroup, now: Instant) -> Group:
+    """A group without members is of no protocol."""
+    record = group.record
+    return classic.resumed(GroupRecord(generation=record.epoch, protocol_type=CONSUMER, since_ms=record.since_ms), now)
+
+
+def _upgraded(record: GroupRecord, landscape: Landscape) -> dict[str, ConsumerMember]:
+    taken: set[PartitionId] = set()
+    members: dict[str, ConsumerMember] = {}
+    for member in record.members.values():
+        protocol = record.protocol if record.protocol is not None else member.protocols[0].name
+        subscription = {known.name: read_subscription(known.metadata) for known in member.protocols}[protocol]
+        named = read_assignment(member.assignment)
+        if record.state is State.COMPLETING:
+            # Its share of this generation is not known yet. What it had before, it may still have.
+            named |= subscription.owned
+        has: Partitions = landscape.partitions(named) - taken
+        taken |= has
+        members[member.member_id] = ConsumerMember(
+            instance_id=member.instance_id,
+            rack=subscription.rack,
+            client_id=member.client_id,
+            host=member.host,
+            rebalance_ms=member.rebalance_ms,
+            names=tuple(sorted(set(subscription.topics))),
+            epoch=record.generation,
+            epoch_before=record.generation,
+            assigned=has,
+            target=has,
+            classic=ClassicSide(member.session_ms, member.protocols),
+        )
+    return members
+
+
+def _downgraded(member_id: str, member: ConsumerMember, side: ClassicSide, landscape: Landscape) -> Member:
+    version = read_subscription(side.protocols[0].metadata).version
+    return Member(
+        member_id,
+        member.instance_id,
+        member.client_id,
+        member.host,
+        side.session_ms,
+        member.rebalance_ms,
+        side.protocols,
+        write_assignment(version, landscape.named(member.assigned)),
+    )
