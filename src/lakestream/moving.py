@@ -55,5 +55,7 @@ async def open_driver(
 
 def _plan(options: PipelineOptions) -> PlanSettings:
     if options.once:
-        return PlanSettings(interval_ms=0, commits_max=10**9)  # everything, and nobody waits for others
+        return PlanSettings(
+            interval_ms=0, commits_max=10**9, whole_wait_ms=0
+        )  # everything, and nobody waits for others
     return PlanSettings(interval_ms=options.interval_ms)

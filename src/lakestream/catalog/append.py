@@ -4,7 +4,8 @@ Before: files that are stored and that nobody knows of.  After: trim, which may 
 
     the table's next-offset is the start of every range      else CommitRefused: somebody else has moved them
     → a manifest that names the files, the list of all manifests, both stored
-    → one commit: the snapshot, `main` at it, the new next-offsets; valid only if `main` is still where we saw it
+    → one commit: the snapshot, `main` at it, the new next-offsets; valid only if `main` is still where we saw it;
+      and the tag `transactions-whole`, where no transaction is split
 
 Two who move the same range both see its start as next-offset, and only one of them finds `main` where it was. The other
 loads the table anew and finds the range taken. Where it was somebody else's rewrite or delete that moved `main`, the
@@ -35,6 +36,7 @@ from lakestream.catalog.shapes import MAIN, Json
 from lakestream.catalog.summaries import summary_of
 from lakestream.catalog.topic_shape import check_columns, layout_of
 from lakestream.catalog.updates import AddSnapshot, SetProperties, SetSnapshotRef, Update
+from lakestream.catalog.whole_tag import stating
 from lakestream.errors import LakestreamError
 from lakestream.storage.together import together
 
@@ -45,9 +47,14 @@ READS_AT_ONCE: Final = 8
 
 
 async def append(
-    catalog: Catalog, loaded: LoadedTable, files: Sequence[FileDescription], ranges: Sequence[MovedRange]
+    catalog: Catalog,
+    loaded: LoadedTable,
+    files: Sequence[FileDescription],
+    ranges: Sequence[MovedRange],
+    split: Mapping[int, int] | None = None,
 ) -> LoadedTable:
-    """The table with the ranges in it; always with a new snapshot, also where no record of them counts.
+    """The table with the ranges in it; always with a new snapshot, also where no record of them counts. `split`: how
+    far it has to go from there until no transaction is split; empty: none is, so it gets the tag (whole_tag.py).
 
     CommitRefused: nothing of it is in the table, nor will be; load the table and see whether the ranges are still free.
     Then the same files may be tried again; else they may be removed. CommitUnknown: it may be in the table, so nothing
@@ -67,7 +74,7 @@ async def append(
     attempt = _Attempt(catalog, loaded, layout_of(metadata))
     try:
         snapshot = await attempt.prepare(files)
-        return await attempt.commit(snapshot, {**before, **ends})
+        return await attempt.commit(snapshot, {**before, **ends}, split)
     except CommitUnknown:
         raise
     except LakestreamError:
@@ -112,7 +119,7 @@ class _Attempt:
         await self._store(snapshot["manifest-list"], body)
         return snapshot
 
-    async def commit(self, snapshot: Json, offsets: Mapping[int, int]) -> LoadedTable:
+    async def commit(self, snapshot: Json, offsets: Mapping[int, int], split: Mapping[int, int] | None) -> LoadedTable:
         said = text_of(offsets)
         snapshot["summary"][NEXT_OFFSETS] = said
         last = LastCommit(self._sequence_number, self._snapshot_id)
@@ -125,6 +132,7 @@ class _Attempt:
             AddSnapshot(snapshot),
             main_at(self._snapshot_id, self._base),
             SetProperties({NEXT_OFFSETS: said, LAST_COMMIT: last.text()}),
+            *stating(split, self._snapshot_id),
         ]
         try:
             return await self._catalog.commit(self._loaded.table_id, requirements, updates)

@@ -28,6 +28,7 @@ from lakestream.catalog.requirements import AssertCreate, Requirement, check_req
 from lakestream.catalog.shapes import Json
 from lakestream.catalog.topic_names import make_room, name_of
 from lakestream.catalog.updates import SetLocation, Update
+from lakestream.catalog.whole_tag import following
 from lakestream.clock import Clock, Ids
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Rejected, Unavailable, Uncertain
 from lakestream.metadata.store import MetadataStore
@@ -283,6 +284,8 @@ class Catalog:
         changed = applied(base.content, updates, now_ms)
         if changed is base.content:
             return _loaded(found, base)
+        if found.table.topic_id and (besides := following(base.content, changed)) is not None:
+            changed = applied(base.content, [*updates, besides], now_ms)
         changed, outdated = with_previous_file(changed, base.location, base.content["last-updated-ms"])
         file = await self._files.write(changed, base.location)
         try:

@@ -67,8 +67,8 @@ class Topics:
         key = keys.topic_key(name)
         return await self._store.get(key) is not None and await self._store.get(key, confirmed=True) is not None
 
-    async def get(self, name: str) -> Topic:
-        record = await self._store.get(keys.topic_key(name))
+    async def get(self, name: str, *, confirmed: bool = False) -> Topic:
+        record = await self._store.get(keys.topic_key(name), confirmed=confirmed)
         if record is None:  # a refusal: ask a node that leads for certain
             record = await self._store.get(keys.topic_key(name), confirmed=True)
         if record is None:

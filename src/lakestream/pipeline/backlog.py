@@ -6,7 +6,8 @@ looked at, so that a thousand idle topics cost nothing.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lakestream.data.log.fold import Aborted, served
@@ -18,12 +19,15 @@ from lakestream.metadata.store import Changes, MetadataStore
 from lakestream.metadata.topics import Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline.plan import Backlog, Spot
+from lakestream.pipeline.whole import Part, Transaction, Whereabouts, joined
+from lakestream.storage.together import together
 
 log = logging.getLogger(__name__)
 
 FEED_RETRY_MS: Final = 200
 FULL_LOOK_S: Final = 30 * 60
 """Between looks at all logs. What the feed tells is looked at, but by a read that may be older than what it tells."""
+LOGS_AT_ONCE: Final = 32
 SPOTS_MAX: Final = 200_000
 """Batches of one log that a round knows of: a log that is far behind is not read to its end before it is moved."""
 
@@ -117,13 +121,49 @@ async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_d
 
 def _spots(claim: Claim, created_ms: int, aborted: list[Aborted], deleted_to: int) -> Iterable[Spot]:
     for offset, batch in served(claim, created_ms):
-        is_rows = batch.kind is Kind.PLAIN or (
-            batch.kind is Kind.TRANSACTIONAL
-            and not any(
-                one.producer_id == batch.producer_id and one.offset_first <= offset <= one.offset_last
-                for one in aborted
-            )
-        )
+        transaction = None
+        if batch.kind is Kind.TRANSACTIONAL and not any(
+            one.producer_id == batch.producer_id and one.offset_first <= offset <= one.offset_last for one in aborted
+        ):
+            transaction = Transaction(batch.producer_id, batch.transaction)
         end = offset + batch.record_count
-        is_rows = is_rows and end > deleted_to
-        yield Spot(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows)
+        is_rows = (batch.kind is Kind.PLAIN or transaction is not None) and end > deleted_to
+        yield Spot(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows, transaction)
+
+
+async def whereabouts(
+    logs: Log, partitions: Iterable[PartitionId], starts: Mapping[int, int], backlogs: Iterable[Backlog]
+) -> Whereabouts:
+    """Of the committed transactions in these backlogs: what they have in all logs of their topic. A second look: who
+    was found to be committed had all its records stored by then. `starts`: where the table ends, by partition."""
+    found: defaultdict[Transaction, dict[int, Part]] = defaultdict(dict)
+    reached = dict(starts)
+    for backlog in backlogs:
+        number = backlog.partition.number
+        reached[number] = backlog.end
+        for spot in backlog.spots:
+            if spot.transaction is not None:
+                parts = found[spot.transaction]
+                parts[number] = joined(parts.get(number), spot.offset, spot.offset_end)
+    ends: dict[int, int] = {}
+    unread: set[int] = set()
+
+    async def look(partition: PartitionId) -> None:
+        number = partition.number
+        ends[number] = await logs.end_for_certain(partition)
+        offset, count = reached.get(number, 0), 0
+        while offset < ends[number] and (claims := await logs.claims(partition, offset)):
+            for claim, created_ms in claims:
+                if count >= SPOTS_MAX:
+                    unread.add(number)
+                    return
+                count += len(claim.batches)
+                for at, batch in served(claim, created_ms):
+                    transaction = Transaction(batch.producer_id, batch.transaction)
+                    if at >= offset and batch.kind is Kind.TRANSACTIONAL and transaction in found:
+                        parts = found[transaction]
+                        parts[number] = joined(parts.get(number), at, at + batch.record_count)
+            offset = claims[-1].claim.offset_end
+
+    await together([look(partition) for partition in partitions], LOGS_AT_ONCE)
+    return Whereabouts(dict(found), ends, frozenset(unread))

@@ -1,6 +1,6 @@
 """One round of the pipeline: plan → job → commit → trim → sweep. Read this to see how records become rows.
 
-    backlog.py, plan.py    what to move
+    backlog.py, plan.py    what to move; whole.py: and where to stop, so that no transaction is split
     job                    Spark makes Parquet files of it (work.py, in the workers)
     catalog/append.py      one commit per table, valid only where it follows what is there
     Log.trim, Sweeper      what is in the table leaves the chain, and then the WAL
@@ -12,7 +12,7 @@ What is wrong with one topic stops that topic alone, says why, and is tried agai
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Sequence, Set
+from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,7 @@ from lakestream.catalog.data_files import MovedRange, ends_of
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
 from lakestream.catalog.next_offsets import next_offsets
 from lakestream.catalog.topic_tables import ensure_table
+from lakestream.catalog.whole_tag import split_of
 from lakestream.clock import Clock
 from lakestream.data.log.log import Log
 from lakestream.data.log.sweeper import Sweeper
@@ -31,9 +32,10 @@ from lakestream.metadata.lag import Lag, lag_of
 from lakestream.metadata.topics import NamedTopic, Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline import plan
-from lakestream.pipeline.backlog import ChangedLogs, backlog_of
+from lakestream.pipeline.backlog import ChangedLogs, backlog_of, whereabouts
 from lakestream.pipeline.plan import Backlog, PlanSettings, Target
 from lakestream.pipeline.tasks import Move, Moved, Outcome, Stuck
+from lakestream.pipeline.whole import HELD_NONE, Held, Whereabouts, split_after
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.together import together
 
@@ -126,6 +128,8 @@ class Rounds:
         self._trimmed: dict[PartitionId, int] = {}
         self._to_trim: set[PartitionId] = set()
         self._unreadable: set[PartitionId] = set()  # what is next in these logs is damaged
+        self._where: dict[str, Whereabouts] = {}  # of this round, by topic id
+        self._held: dict[str, Mapping[int, Held]] = {}  # since which round, by topic id
         self._swept_ms = 0
         self._to_sweep = True
         self._round = 0
@@ -161,8 +165,10 @@ class Rounds:
         wanted = plan.chosen(backlogs, self._settings, self._clock.now_ms(), asked)
         await timed("tables", self._have_tables(wanted))
         wanted = [backlog for backlog in wanted if backlog.partition.topic_id in self._tables]
-        moves = plan.moves(wanted, self._settings, self._target)
-        self._keep_in_mind(backlogs, moves, done)
+        whole: dict[str, Whereabouts] = {}
+        await timed("whole", self._keep_whole(wanted, whole, asked))
+        moves = plan.moves(wanted, self._settings, self._target, whole)
+        self._keep_in_mind(backlogs, wanted, moves, done)
         self.waiting = sum(backlog.end - backlog.start for backlog in backlogs)
         if moves:
             await timed("job", self._work(moves, outcomes))
@@ -275,14 +281,66 @@ class Rounds:
             known = self._offsets[topic_id] = (table, next_offsets(table.metadata))
         return known[1]
 
-    def _keep_in_mind(self, backlogs: Sequence[Backlog], moves: Sequence[Move], done: Round) -> None:
-        """What this round leaves is looked at by the next one."""
-        ends: dict[PartitionId, int] = {}
-        for move in moves:
-            ends[move.partition] = max(ends.get(move.partition, 0), move.end)
-        left = [one.partition for one in backlogs if ends.get(one.partition, one.start) < one.end]
-        self._changed.look_again(left)
-        done.left = any(partition in ends for partition in left)
+    def _keep_in_mind(
+        self, backlogs: Sequence[Backlog], wanted: Sequence[Backlog], moves: Sequence[Move], done: Round
+    ) -> None:
+        """What this round leaves is looked at by the next one. What is held back is left to that one, not at once."""
+        ends = plan.reached(moves)
+        self._changed.look_again(one.partition for one in backlogs if ends.get(one.partition, one.start) < one.end)
+        done.left = any(ends.get(one.partition, one.end) < one.end for one in wanted)
+
+    # ── whole transactions ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_whole(self, wanted: list[Backlog], whole: dict[str, Whereabouts], asked: Set[str]) -> None:
+        """Shorten what is wanted so that no transaction is split. `whole`: of topics where that was possible. A topic
+        that somebody waits for holds nothing back."""
+        topics: dict[str, list[Backlog]] = {}
+        for backlog in wanted:
+            topics.setdefault(backlog.partition.topic_id, []).append(backlog)
+        self._where = {}
+        await together([self._find_parts(topic_id, own) for topic_id, own in topics.items()], TABLES_AT_ONCE)
+        now_s = asyncio.get_running_loop().time()
+        before, self._held = self._held, {}
+        wanted.clear()
+        for topic_id, own in topics.items():
+            if topic_id not in self._tables:  # it stopped
+                continue
+            if (where := self._where.get(topic_id)) is not None:
+                wait_ms = 0 if topic_id in asked else self._settings.whole_wait_ms
+                own, self._held[topic_id], keeps = plan.preferred(
+                    own, where, before.get(topic_id, HELD_NONE), now_s, wait_ms
+                )
+                if keeps:
+                    whole[topic_id] = where
+                if self._held[topic_id]:  # what they wait for comes in logs that may have nothing else to move
+                    self._changed.look_again(PartitionId(topic_id, number) for number in where.ends)
+            wanted += own
+
+    async def _find_parts(self, topic_id: str, backlogs: Sequence[Backlog]) -> None:
+        """Where the transactions lie that might be moved; also where it has to be found out how whole the table is."""
+        table, named = self._tables[topic_id], self._named.get(topic_id)
+        has_some = any(spot.transaction is not None for one in backlogs for spot in one.spots)
+        if named is None or not (has_some or split_of(table.metadata) is None):
+            return
+        try:
+            topic = await self._topics.get(named.name, confirmed=True)  # it may have grown
+            if topic.topic_id != topic_id:
+                raise Missing(f"topic {named.name} was deleted")
+            starts = self._next_offsets(topic_id, table)
+            self._where[topic_id] = await whereabouts(self._logs, topic.partitions(), starts, backlogs)
+        except LakestreamError as error:
+            self._have_trouble(topic_id, f"its transactions cannot be looked for: {error}")
+            log.warning("pipeline.not_looked_at topic=%s error=%s", named.name, error)
+            self._tables.pop(topic_id, None)
+
+    def _split_after(self, topic_id: str, ranges: Sequence[MovedRange]) -> dict[int, int] | None:
+        """How far the table has to go, once it has these, until no transaction is split. None: nobody can tell."""
+        table, where = self._tables[topic_id], self._where.get(topic_id)
+        before = split_of(table.metadata)
+        if before is None and where is None:
+            return None
+        starts = self._next_offsets(topic_id, table)
+        return split_after(before, where or Whereabouts(), {**starts, **(ends_of(ranges, starts) or {})})
 
     # ── job and commit ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -390,7 +448,8 @@ class Rounds:
         ranges = [MovedRange(one.move.partition.number, one.move.start, one.move.end) for one in moved]
         for _ in range(COMMIT_TRIES):
             try:
-                self._tables[topic_id] = await append(self._catalog, self._tables[topic_id], files, ranges)
+                split = self._split_after(topic_id, ranges)
+                self._tables[topic_id] = await append(self._catalog, self._tables[topic_id], files, ranges, split)
                 return True
             except CommitRefused:
                 # A foreign rewrite went by, or another driver. Does what we have still follow what is there?

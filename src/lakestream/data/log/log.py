@@ -408,6 +408,12 @@ class Log:
         """Some claims from the one that holds `offset` on, or from the first that is left; none at the end."""
         return await self._search.claims(await self._views.get(partition), offset)
 
+    async def end_for_certain(self, partition: PartitionId) -> int:
+        """No record was stored behind it when this was asked."""
+        view = await self._views.get(partition)
+        await self._views.refresh(view, confirmed=True)
+        return view.offset_end
+
     async def producers(self, partition: PartitionId, *, confirmed: bool = False) -> dict[int, Producer]:
         """What is known of each producer that wrote here and is remembered."""
         view = await self._views.get(partition)
