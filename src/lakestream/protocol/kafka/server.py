@@ -229,6 +229,9 @@ class Connection(asyncio.BufferedProtocol):
         """What handlers remember of this client."""
         self.produce_turn = Turn()
         """Produce requests place their batches one after another; then they wait together."""
+        self.transaction_turn = Turn()
+        """What a producer asks of its transactions' coordinator is done in the order in which it was asked: some abort
+        while they still wait to hear that partitions were added."""
         self._chunk = bytearray(CHUNK_BYTES)
         self._filled = 0
         self._frame: bytearray | None = None  # a large request that is arriving

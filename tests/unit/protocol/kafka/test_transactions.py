@@ -70,6 +70,17 @@ async def test_what_others_write_waits_behind_an_open_transaction(serving: Servi
     await until_read(serving, "before", "behind")
 
 
+async def test_an_abort_behind_partitions_that_are_still_being_added_ends_what_they_began(serving: Serving) -> None:
+    """librdkafka does not wait for the answer. Taken before them, the abort would be of nothing, or be taken for a
+    repetition of the one before, and what they begin then would stay open."""
+    producer = await ready(serving)
+    for _ in range(3):
+        assert await asyncio.gather(producer.add(0), producer.add_group(), producer.end(False)) == [[0], 0, 0]
+        found = await serving.services.transactions.describe("x")
+        assert found is not None
+        assert not found.is_open
+
+
 async def test_a_partition_that_was_not_added_is_refused_to_clients_of_the_older_protocol(serving: Serving) -> None:
     producer = await ready(serving)
     assert await producer.send("x", version=10) == INVALID_STATE

@@ -25,7 +25,8 @@ async def add_offsets_to_txn(call: Call, services: Services) -> Body:
     body = call.body
     try:
         group = check_name(body.group_id)
-        await services.transactions.add_group(checked_id(body.transactional_id), identity(body), group)
+        async with call.connection.transaction_turn:
+            await services.transactions.add_group(checked_id(body.transactional_id), identity(body), group)
     except Refused as refusal:
         return {"error_code": group_code(refusal)}
     except LakestreamError as error:

@@ -24,6 +24,11 @@ SEVERAL_FROM_VERSION: Final = 4
 
 @handles(24, versions=range(0, 6))
 async def add_partitions_to_txn(call: Call, services: Services) -> Body:
+    async with call.connection.transaction_turn:
+        return await _answer(call, services)
+
+
+async def _answer(call: Call, services: Services) -> Body:
     body = call.body
     if call.version >= SEVERAL_FROM_VERSION:
         return {

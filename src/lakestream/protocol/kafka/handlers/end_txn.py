@@ -26,9 +26,10 @@ async def end_txn(call: Call, services: Services) -> Body:
     body = call.body
     protocol = IMPLICIT if call.version >= IMPLICIT_FROM_VERSION else CLASSIC
     try:
-        producer_id, epoch = await services.transactions.end(
-            checked_id(body.transactional_id), identity(body), commit=body.committed, protocol=protocol
-        )
+        async with call.connection.transaction_turn:
+            producer_id, epoch = await services.transactions.end(
+                checked_id(body.transactional_id), identity(body), commit=body.committed, protocol=protocol
+            )
     except LakestreamError as error:
         code = transaction_code(error, knows_fenced=call.version >= FENCED_FROM_VERSION)
         return {"error_code": code, "producer_id": -1, "producer_epoch": -1}

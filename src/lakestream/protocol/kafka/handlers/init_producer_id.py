@@ -40,7 +40,8 @@ async def _transactional(call: Call, expected: Identity | None, services: Servic
     try:
         transactional_id = checked_id(call.body.transactional_id)
         timeout_ms = _checked_timeout(milliseconds(call.body.transaction_timeout))
-        producer_id, epoch = await services.transactions.init(transactional_id, timeout_ms, expected)
+        async with call.connection.transaction_turn:
+            producer_id, epoch = await services.transactions.init(transactional_id, timeout_ms, expected)
     except LakestreamError as error:
         return _refused(transaction_code(error, knows_fenced=call.version >= FENCED_FROM_VERSION))
     return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch}
