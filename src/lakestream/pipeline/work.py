@@ -224,7 +224,7 @@ def windows_of(pieces: Sequence[Piece], bytes_max: int) -> Iterator[list[Batches
 
 
 def _source(batches: Batches, data: Buffer) -> Source:
-    return Source(batches.piece.name, data, batches.starts, batches.ends, batches.base_offsets)
+    return Source(batches.piece.name, data, batches.starts, batches.ends, batches.base_offsets, batches.span.start)
 
 
 # Memory

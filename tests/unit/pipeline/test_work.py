@@ -132,6 +132,16 @@ async def test_a_damaged_batch_stops_its_move_alone() -> None:
     assert await place.files() == [LOCATIONS.key_of(file.location) for file in good.files]
 
 
+@pytest.mark.parametrize("gap", [0, 7, JOIN_BYTES_MAX, JOIN_BYTES_MAX + 1])
+async def test_the_place_of_the_damage_is_that_in_the_object(gap: int) -> None:
+    place, log = Place(), Log()
+    log.append(records(10), gap=gap)
+    log.append(records(10, 10), gap=gap)
+    (_, (start, end, offset)) = log.placed["wal/1.wal"]
+    log.objects["wal/1.wal"][end - 1] ^= 1
+    assert f"wal/1.wal: record batch at byte {start} (offset {offset}) is damaged: " in (await stuck(place, log)).reason
+
+
 async def test_an_object_that_is_gone_or_cut_off() -> None:
     place, log = Place(), Log()
     log.append(records(10))

@@ -29,6 +29,8 @@ class Source:
     starts: Longs
     ends: Longs
     base_offsets: Longs
+    byte_start: int = 0
+    """Where the bytes begin in what the name names."""
 
     def __post_init__(self) -> None:
         # Whatever reads through addresses relies on this.
@@ -140,9 +142,9 @@ class Sources:
         return buffers, np.repeat(np.arange(len(buffers)), counts), group.start - np.repeat(origins, counts)
 
     def corrupt(self, heads: Heads, batch: int, reason: str) -> Corrupt:
-        name = self._sources[heads.source[batch]].name
-        where = f"record batch at byte {heads.start[batch]} (offset {heads.base_offset[batch]})"
-        return Corrupt(f"{name}: {where} is damaged: {reason}")
+        source = self._sources[heads.source[batch]]
+        where = f"record batch at byte {source.byte_start + heads.start[batch]} (offset {heads.base_offset[batch]})"
+        return Corrupt(f"{source.name}: {where} is damaged: {reason}")
 
 
 def _joined(arrays: list[Longs]) -> Longs:
