@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from lakestream.data.log import rules
-from lakestream.data.wal.footers import object_footer, segment_footers
+from lakestream.data.wal.footers import may_be_sealed, object_footer, segment_footers
 from lakestream.data.wal.format import Footer
 from lakestream.data.wal.names import OBJECT_FOLDER, parse_object_key, parse_segment_name
 from lakestream.data.wal.segments import SegmentFiles
@@ -61,6 +61,7 @@ class Sweeper:
         self._segments = segments
         self._read_grace_ms = read_grace_ms
         self._dropped: defaultdict[str, set[str]] = defaultdict(set)  # extents by object
+        self._sizes: dict[str, int] = {}  # extents in an object that cannot grow; all must be dropped before it goes
         self._pinned: dict[str, Pin] = {}  # objects that wait for a table to reach an offset
         self._unneeded_since: dict[str, int] = {}
         self._unreadable: set[str] = set()
@@ -86,7 +87,7 @@ class Sweeper:
         unneeded: list[Stored] = []
         async for stored in self._candidates(now_ms):
             seen.add(stored.name)
-            if not await self._is_needed(stored, chains):
+            if not (await self._is_needed_surely(stored) or await self._is_needed(stored, chains)):
                 unneeded.append(stored)
         self._forget(noted - seen, seen, {stored.name for stored in unneeded})
         due = [s for s in unneeded if self._unneeded_since.setdefault(s.name, now_ms) + self._read_grace_ms <= now_ms]
@@ -96,6 +97,8 @@ class Sweeper:
     async def _candidates(self, now_ms: int) -> AsyncIterator[Stored]:
         """What may go: something of it was dropped, or it is old, or a topic was deleted whose records may be in it."""
         topic_deleted = await self._topic_was_deleted()
+        if topic_deleted:
+            self._sizes.clear()  # extents of a topic that is gone are never dropped
         async for stored in self._walk(now_ms):
             waits = stored.name in self._unneeded_since  # for its readers
             if topic_deleted or waits or stored.name in self._dropped or _is_old(stored):
@@ -117,12 +120,27 @@ class Sweeper:
             if named := parse_segment_name(segment.name):
                 yield Stored(Medium.SEGMENT, segment.name, segment.size, now_ms - named.created_ms)
 
+    async def _is_needed_surely(self, stored: Stored) -> bool:
+        """As can be told without reading what is in it, which may be thousands of frames."""
+        if _is_old(stored):
+            return False
+        if stored.name in self._sizes:
+            return len(self._dropped.get(stored.name, ())) < self._sizes[stored.name]
+        if stored.medium is Medium.OBJECT or self._segments is None:
+            return False
+        try:
+            return not await may_be_sealed(self._segments, stored.name)
+        except Missing:
+            return True  # another sweeper was here
+
     async def _is_needed(self, stored: Stored, chains: "_Chains") -> bool:
         if await self._is_pinned_still(stored):
             return True
         content = await self._content(stored)
         if content is None:
             return True
+        if content.sealed and all(log_id.topic_id in self._topic_ids for log_id in content.extents.values()):
+            self._sizes[stored.name] = len(content.extents)
         dropped = self._dropped.get(stored.name, set())
         left = [(extent, log_id) for extent, log_id in content.extents.items() if extent not in dropped]
         left = [(extent, log_id) for extent, log_id in left if not await self._is_gone(log_id, chains)]
@@ -180,6 +198,8 @@ class Sweeper:
             self._dropped.pop(name, None)  # two sweeps at once are fine
         for name in [name for name in self._pinned if name not in seen]:
             del self._pinned[name]
+        for name in self._sizes.keys() - seen:
+            del self._sizes[name]
         self._unreadable &= seen
         for name in [name for name in self._unneeded_since if name not in unneeded]:
             del self._unneeded_since[name]

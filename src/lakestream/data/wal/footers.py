@@ -3,11 +3,12 @@
 For whoever holds claims against bytes (the sweeper, doctor).  Below: format.py, storage/object_store.py, segments.py.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lakestream.data.wal.format import (
     HEADER_SIZE,
     TAIL_SIZE,
+    TRAILER_SIZE,
     Footer,
     Header,
     Kind,
@@ -16,12 +17,17 @@ from lakestream.data.wal.format import (
     decode_footer,
     decode_frame_footer,
     decode_header,
+    ends_like_a_seal,
     walk_segment,
 )
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.errors import Corrupt
-from lakestream.model import Buffer, Span
+from lakestream.model import Buffer, KiB, Span
 from lakestream.storage.object_store import ObjectStore
+
+_AHEAD: Final = 256 * KiB
+_SMALL_FRAME: Final = _AHEAD // 8
+"""Footers of such are found faster by reading what lies between them too: a read costs more than its bytes."""
 
 
 class SegmentFooters(NamedTuple):
@@ -40,8 +46,18 @@ async def object_footer(store: ObjectStore, key: str, size: int) -> Footer:
     return answer
 
 
+async def may_be_sealed(files: SegmentFiles, name: str) -> bool:
+    """By its last bytes alone. No: it surely is not. Yes: read it, to be sure."""
+    size = await files.size(name)
+    if size < TRAILER_SIZE:
+        return False
+    (end,) = await files.read(name, [Span(size - TRAILER_SIZE, size)])
+    return ends_like_a_seal(end)
+
+
 async def segment_footers(files: SegmentFiles, name: str) -> SegmentFooters:
-    """One small read per frame. Only a segment that does not end cleanly is read whole, to tell torn from damaged."""
+    """One small read per frame, or one for many small frames. Only a segment that does not end cleanly is read whole, to
+    tell torn from damaged."""
     size = await files.size(name)
     try:
         return await _clean_footers(files, name, size)
@@ -56,12 +72,13 @@ async def _clean_footers(files: SegmentFiles, name: str, size: int) -> SegmentFo
     footers: list[Footer] = []
     sealed = False
     at = 0
-    head = await _read(files, name, 0, min(HEADER_SIZE, size))
+    window = _Window(files, name, size)
+    head = await window.read(0, min(HEADER_SIZE, size))
     while at < size:
         header = _header(head, at, size, name)
         end = at + header.length
         # The end of this frame and the start of the next in one read.
-        both = await _read(files, name, end - header.tail_size, min(end + HEADER_SIZE, size))
+        both = await window.read(end - header.tail_size, min(end + HEADER_SIZE, size), header.length <= _SMALL_FRAME)
         footer = decode_frame_footer(both[: header.tail_size], header, name)
         check_follows(footers[-1] if footers else None, sealed, footer, f"{name} at byte {at}")
         sealed = header.kind is Kind.SEGMENT_SEAL
@@ -72,13 +89,27 @@ async def _clean_footers(files: SegmentFiles, name: str, size: int) -> SegmentFo
     return SegmentFooters(footers, sealed, 0)
 
 
+class _Window:
+    """A part of the segment that was read; it moves on."""
+
+    def __init__(self, files: SegmentFiles, name: str, size: int) -> None:
+        self._files = files
+        self._name = name
+        self._size = size
+        self._span = Span(0, 0)
+        self._data = memoryview(b"")
+
+    async def read(self, start: int, end: int, ahead: bool = False) -> memoryview:
+        """`ahead`: what follows will be asked for next."""
+        if not self._span.start <= start <= end <= self._span.end:
+            self._span = Span(start, min(max(end, start + _AHEAD), self._size) if ahead else end)
+            (data,) = await self._files.read(self._name, [self._span])
+            self._data = memoryview(data)
+        return self._data[start - self._span.start : end - self._span.start]
+
+
 def _header(head: Buffer, at: int, size: int, name: str) -> Header:
     header = decode_header(head, name)
     if not header.belongs_at(at) or header.length > size - at:
         raise Corrupt(f"{name} at byte {at}: no whole frame")
     return header
-
-
-async def _read(files: SegmentFiles, name: str, start: int, end: int) -> memoryview:
-    (data,) = await files.read(name, [Span(start, end)])
-    return memoryview(data)

@@ -384,6 +384,14 @@ def decode_frame_footer(frame: Buffer, header: Header, name: str) -> Footer:
     return _decode_footer(view[len(view) - header.tail_size :], header.length, kind, name)
 
 
+def ends_like_a_seal(end: Buffer) -> bool:
+    """By the trailer alone, unchecked."""
+    try:
+        return _decode_trailer(memoryview(end), "")[0] is Kind.SEGMENT_SEAL
+    except Corrupt:
+        return False
+
+
 def _decode_trailer(tail: memoryview, name: str) -> tuple[Kind, int]:
     at = len(tail) - TRAILER_SIZE
     _footer_crc, footer_length, version, kind, magic, _crc = _TRAILER.unpack_from(tail, at)

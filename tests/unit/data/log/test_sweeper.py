@@ -9,6 +9,8 @@ from tests.unit.data.brokers import HOUR, ShakyMetadata, Trouble, World, plain, 
 from lakestream.data.log import rules
 from lakestream.data.log.log import Log
 from lakestream.data.log.sweeper import Sweeper
+from lakestream.data.wal.footers import SegmentFooters, segment_footers
+from lakestream.data.wal.segments import SegmentFiles
 from lakestream.errors import Unavailable
 from lakestream.model import PartitionId
 from lakestream.settings import LogSettings, Profile, WalSettings
@@ -259,6 +261,54 @@ async def test_a_sealed_segment_goes_when_all_of_it_was_dropped(world: World) ->
     await world.move(other, two, 1, sweeper)
     assert len(await sweeper.sweep()) == 1
     assert await world.names() == []
+
+
+async def test_a_segment_is_read_when_all_of_it_may_have_been_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before it is sealed, and then once: what is in it no longer changes. It may hold thousands of frames."""
+    world.profile = Profile.LATENCY
+    one, two = await world.topic(2)
+    log, sweeper = await world.broker(), world.sweeper()
+    reads: list[str] = []
+
+    async def counted(files: SegmentFiles, name: str) -> SegmentFooters:
+        reads.append(name)
+        return await segment_footers(files, name)
+
+    monkeypatch.setattr("lakestream.data.log.sweeper.segment_footers", counted)
+    for _ in range(3):
+        await write_together(log, one, two)
+    await world.move(log, one, 1, sweeper)
+    assert await sweeper.sweep() == []
+    assert reads == []
+    await log.close()
+    other = await world.broker()
+    for _ in range(2):
+        assert await sweeper.sweep() == []
+    assert len(reads) == 1
+    await world.move(other, one, 3, sweeper)
+    assert await sweeper.sweep() == []
+    assert len(reads) == 1
+    await world.move(other, two, 3, sweeper)
+    assert len(await sweeper.sweep()) == 1
+
+
+async def test_a_sealed_segment_goes_though_a_topic_in_it_was_deleted(world: World) -> None:
+    world.profile = Profile.LATENCY
+    (kept,) = await world.topic(name="kept")
+    (gone,) = await world.topic(name="gone")
+    log, sweeper = await world.broker(), world.sweeper()
+    for _ in range(2):
+        await write_together(log, gone, kept)
+    await log.close()
+    other = await world.broker()
+    await world.move(other, kept, 1, sweeper)
+    assert await sweeper.sweep() == []
+    await world.topics.delete("gone")
+    assert await sweeper.sweep() == []
+    await world.move(other, kept, 2, sweeper)
+    assert len(await sweeper.sweep()) == 1
 
 
 async def test_an_unsealed_segment_waits_for_six_hours(world: World) -> None:

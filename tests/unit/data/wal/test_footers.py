@@ -1,12 +1,14 @@
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from lakestream.clock import SystemClock
-from lakestream.data.wal.footers import object_footer, segment_footers
+from lakestream.data.wal.footers import may_be_sealed, object_footer, segment_footers
 from lakestream.data.wal.format import TAIL_SIZE, Frame, Kind, Part, encode, encode_seal, walk_segment
 from lakestream.data.wal.names import object_key, parse_object_key, parse_segment_name, segment_name
 from lakestream.errors import Corrupt, Missing
+from lakestream.model import Buffer, Span
 from lakestream.storage.memory import MemoryStore
 from lakestream.testing.memory_segments import MemoryDisk, MemorySegments
 
@@ -72,6 +74,27 @@ async def test_an_object_that_is_damaged_or_gone() -> None:
 async def test_a_segments_footers(files: MemorySegments, count: int, sealed: bool) -> None:
     frames = await write(files, count, sealed=sealed)
     assert await segment_footers(files, NAME) == ([frame.footer for frame in frames], sealed, 0)
+
+
+async def test_many_small_frames_take_few_reads(files: MemorySegments, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = await write(files, 1_000, sealed=True)
+    read, spans = files.read, []
+
+    async def counted(name: str, wanted: Sequence[Span]) -> list[Buffer]:
+        spans.extend(wanted)
+        return await read(name, wanted)
+
+    monkeypatch.setattr(files, "read", counted)
+    assert (await segment_footers(files, NAME)).footers == [frame.footer for frame in frames]
+    assert len(spans) < 10
+    assert sum(span.size for span in spans) < 1.1 * sum(frame.size for frame in frames)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("count", [0, 3])
+async def test_the_last_bytes_tell_whether_it_may_be_sealed(files: MemorySegments, count: int, sealed: bool) -> None:
+    await write(files, count, sealed=sealed)
+    assert await may_be_sealed(files, NAME) is sealed
 
 
 async def test_footers_agree_with_a_full_walk_at_every_cut(files: MemorySegments, disk: MemoryDisk) -> None:
