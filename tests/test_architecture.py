@@ -24,7 +24,7 @@ LAYERS = [
     "storage",
     "batch compression",
     "filed",
-    "model errors checksum collector settings clock addresses board beside durations",
+    "model errors checksum collector settings clock addresses board beside durations seldom",
 ]
 INSIDE_DATA = ["log", "wal table", "cache"]
 

@@ -38,6 +38,7 @@ from lakestream.filed import Piece
 from lakestream.metadata.claims import NO_TRANSACTION, BatchInfo, Claim, Claims, Dated
 from lakestream.metadata.store import MetadataStore
 from lakestream.model import PartitionId
+from lakestream.seldom import Seldom
 from lakestream.settings import LogSettings, Profile
 from lakestream.storage.object_store import ObjectStore
 
@@ -148,6 +149,7 @@ class Log:
         self._reader = Reader(store, segments, BlockCache(settings.cache_bytes_max, BLOCK_OVERHEAD))
         self._search = Search(self._views, self._reader)
         self._skew = SkewGuard(clock, metadata.now_ms)
+        self._seldom = Seldom(clock)
         self._feed = Feed(metadata, self._views, self._waiters)
         numbers = Numbers()
         self._struggles = Struggles(
@@ -477,7 +479,8 @@ class Log:
         try:
             first = await self._history.start(view.partition)
         except Corrupt as error:  # who reads there is told; the log's end is known nevertheless
-            log.warning("log.history_unknown partition=%s error=%s", view.partition, error)
+            if self._seldom.is_news((view.partition.topic_id, str(error))):
+                log.warning("log.history_unknown partition=%s error=%s", view.partition, error)
             return self._seen(view).start
         return max(view.start, view.floor if first is None else min(first, view.floor))
 

@@ -13,7 +13,8 @@ from lakestream.data.table.past import Past, PastFile
 from lakestream.errors import Corrupt, Unavailable
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.errors import Code
-from lakestream.protocol.kafka.unreadable import OTHERS, REASONS_MAX, SAID_AGAIN_MS, TOPICS_MAX, Unreadable
+from lakestream.protocol.kafka.unreadable import OTHERS, TOPICS_MAX, Unreadable
+from lakestream.seldom import REASONS_MAX, SAID_AGAIN_MS
 
 REASON = "tables/t/data/a.parquet is damaged; restore it from a backup"
 
@@ -147,3 +148,26 @@ def test_it_does_not_grow_with_the_number_of_topics() -> None:
     for number in range(TOPICS_MAX + 10):
         unreadable.note(PartitionId(f"t{number}", 0), 7, Corrupt(REASON))
     assert (len(unreadable.counts), unreadable.counts[OTHERS]) == (TOPICS_MAX + 1, 10)
+
+
+class Unknown(Damaged):
+    async def start(self, partition: PartitionId) -> int | None:
+        raise Corrupt(REASON)
+
+
+async def test_a_history_without_a_start_is_said_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    log = await world.broker(history=Unknown())
+    partitions = await world.topic(2)
+    for partition in partitions:
+        for value in "abc":
+            await log.append(partition, plain(value))
+        await world.move(log, partition, 2)
+    for wait_ms in (0, SAID_AGAIN_MS):
+        world.clock.ms += wait_ms
+        caplog.clear()
+        for partition in partitions * 3:
+            assert (await log.bounds(partition)).end == 3
+        (record,) = caplog.records
+        assert record.getMessage() == f"log.history_unknown partition={partitions[0]} error={REASON}"
+    await world.close()
