@@ -56,7 +56,7 @@ async def may_be_sealed(files: SegmentFiles, name: str) -> bool:
 
 
 async def segment_footers(files: SegmentFiles, name: str) -> SegmentFooters:
-    """One small read per frame, or one for many small frames. Only a segment that does not end cleanly is read whole, to
+    """A small read per frame, or one for many small frames. Only a segment that does not end cleanly is read whole, to
     tell torn from damaged."""
     size = await files.size(name)
     try:

@@ -78,7 +78,8 @@ async def test_a_segments_footers(files: MemorySegments, count: int, sealed: boo
 
 async def test_many_small_frames_take_few_reads(files: MemorySegments, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = await write(files, 1_000, sealed=True)
-    read, spans = files.read, []
+    read = files.read
+    spans: list[Span] = []
 
     async def counted(name: str, wanted: Sequence[Span]) -> list[Buffer]:
         spans.extend(wanted)
