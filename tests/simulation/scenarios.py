@@ -62,6 +62,17 @@ KAFKA = Mood(
     deletes=3,
 )
 
+GROUPS = replace(
+    KAFKA, plain=0, idempotent=2, batches=8, think_s_max=4.0, deletes=0, members=3, programs=2, transactors=2
+)
+"""Members, programs and transactions, with coordinators that die, stall and are two at once."""
+
+
+def _brief(weather: Weather) -> Weather:
+    """Sessions and transactions take seconds: who is away for two minutes has missed all."""
+    return replace(weather, late_s_max=120.0, stall_s_max=120.0, events_made_up_s_max=20.0)
+
+
 MOODS = (
     Mood(name="calm"),
     Mood(name="lossy", weather=LOSSY),
@@ -130,6 +141,13 @@ MOODS = (
     replace(KAFKA, name="kafka zombies", weather=_shorter(ZOMBIES)),
     replace(KAFKA, name="kafka deposed", weather=_shorter(replace(LOSSY, late=0.005)), depositions=8),
     replace(KAFKA, name="kafka storm", weather=_shorter(STORM), depositions=2, cuts=0.03),
+    replace(GROUPS, name="groups calm", cuts=0.0),
+    replace(GROUPS, name="groups lossy", weather=_brief(LOSSY), cuts=0.03),
+    replace(GROUPS, name="groups crashes", weather=_brief(CRASHES)),
+    replace(GROUPS, name="groups zombies", weather=_brief(ZOMBIES)),
+    replace(GROUPS, name="groups late", weather=_brief(LATE)),
+    replace(GROUPS, name="groups deposed", weather=_brief(replace(LOSSY, late=0.005)), depositions=4),
+    replace(GROUPS, name="groups storm", weather=_brief(STORM), depositions=1, cuts=0.03),
 )
 
 
@@ -156,7 +174,7 @@ def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
         weather=weather,
         brokers=luck.choice((2, 3, 3, 4)),
         partitions=luck.choice((1, 1, 2, 3)),
-        deletes_topic=luck.random() < (0.4 if mood.kafka else 0.1),
+        deletes_topic=luck.random() < (0.4 if mood.kafka else 0.1) and not mood.members,
         switches_profile=luck.random() < 0.25,
         latency=luck.choice((0.0, 0.3, 1.0)),
         pipelines=luck.choice((0, 0, 1, 2)) if mood.kafka else mood.pipelines,

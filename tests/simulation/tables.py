@@ -74,7 +74,7 @@ class TrueTables:
         return (partition.number, offset) in self.of(partition.topic_id).deleted
 
     def is_committed(self, record: "TrueRecord") -> bool:
-        return record.kind is Kind.PLAIN or self.outcomes[record.producer_id].get(record.transaction, False)
+        return record.kind is Kind.PLAIN or self.outcomes.get(record.producer_id, {}).get(record.transaction, False)
 
     def known(self) -> list[str]:
         return sorted(self._tables)

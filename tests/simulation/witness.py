@@ -24,6 +24,7 @@ from lakestream.metadata.claims import END_OF_TIME, NO_PRODUCER, BatchInfo, Clai
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.store import Put, Stored
 from lakestream.metadata.topics import Topic
+from lakestream.metadata.transactions import Transaction
 from lakestream.model import PartitionId
 from lakestream.storage.memory import MemoryStore
 from lakestream.testing.batches import records_of
@@ -37,6 +38,7 @@ MEANT_FOR = b"@"
 ID_DIGITS = 8
 
 _decode_topic = msgspec.json.Decoder(Topic).decode
+_decode_transaction = msgspec.json.Decoder(Transaction).decode
 _decode_claim = msgspec.msgpack.Decoder(Claim).decode
 
 
@@ -94,6 +96,8 @@ class TrueLog:
     producers: dict[int, _Producer] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     """Producer → the newest transaction that has a marker."""
+    marks: dict[tuple[int, int], bool] = field(default_factory=dict)
+    """Producer and transaction → whether the first marker for it says that it is committed."""
     needed: dict[str, int] = field(default_factory=dict)
     """Object or segment → the highest offset end of a claim that counts and lies in it."""
     claims: dict[int, Claim] = field(default_factory=dict)
@@ -125,6 +129,8 @@ class Witness:
         """Topic id and record → where it is. A producer that knows only names may put a record into a topic and again
         into the one that follows it, as with any broker."""
         self._refused: set[bytes] = set()
+        self.coordinated: set[int] = set()
+        """Producers of transactions that a coordinator has ended."""
 
     def accuse(self, rule: str, story: str) -> None:
         self._loop.trace.note(self._loop.now, "VIOLATION", rule, story)
@@ -139,6 +145,8 @@ class Witness:
         parts = path.split("/")
         if parts[1] == "topics":
             self._topic_put(parts[2], _decode_topic(value))
+        if parts[1] == "transactions":
+            self._decided(parts[2], _decode_transaction(value))
         if parts[1:3] == ["catalog", "tables"]:
             self.tables.pointed(parts[3], value)
         if parts[1] not in ("log", "fold", "table_end"):
@@ -246,7 +254,7 @@ class Witness:
             data = body[batch.byte_start : batch.byte_end]
             if batch.kind >= Kind.COMMIT:
                 log.records[offset] = TrueRecord(None, batch.kind, batch.producer_id, batch.transaction)
-                self._marker_claimed(log, batch)
+                self._marker_claimed(log, batch, where)
             else:
                 stored = RecordBatch(data)
                 values = [record.value for record in records_of(stored)]
@@ -291,7 +299,25 @@ class Witness:
             self.accuse("a batch joins only its open transaction", f"{who} transaction {batch.transaction} has ended")
         log.producers[batch.producer_id] = _Producer(batch.epoch, batch.sequence_last)
 
-    def _marker_claimed(self, log: TrueLog, batch: BatchInfo) -> None:
+    def _decided(self, name: str, record: Transaction) -> None:
+        """The record of a transactional id: what it says of how a transaction ends is said once."""
+        if not record.is_ending:
+            return
+        outcomes = self.tables.outcomes.setdefault(record.marking.producer_id, {})
+        if outcomes.setdefault(record.number, record.commits) != record.commits:
+            self.accuse("a decision is final", f"transaction {record.number} of {name} became {record.state.name}")
+        self.coordinated.add(record.marking.producer_id)
+
+    def _marker_claimed(self, log: TrueLog, batch: BatchInfo, where: str) -> None:
+        if batch.transaction > log.ended.get(batch.producer_id, -1):
+            commits = batch.kind is Kind.COMMIT
+            log.marks[batch.producer_id, batch.transaction] = commits
+            decided = self.tables.outcomes.get(batch.producer_id, {}).get(batch.transaction)
+            if batch.producer_id in self.coordinated and decided is not commits:
+                self.accuse(
+                    "a marker follows its decision",
+                    f"{where}: {batch.kind.name} of transaction {batch.transaction} of producer {batch.producer_id}",
+                )
         log.ended[batch.producer_id] = max(log.ended.get(batch.producer_id, -1), batch.transaction)
         known = log.producers.get(batch.producer_id)
         if known is not None and batch.epoch > known.epoch:

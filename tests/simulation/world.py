@@ -82,6 +82,11 @@ class Mood:
     """Chance per Kafka request that its connection is cut soon."""
     deletes: int = 0
     """How often records are deleted from each topic."""
+    members: int = 0
+    """Of a group; then there are groups and transactions (tests/simulation/kafka/coordination.py)."""
+    programs: int = 0
+    """That read, transform and write exactly once, in a group of their own."""
+    transactors: int = 0
 
 
 class Host:

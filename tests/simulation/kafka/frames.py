@@ -10,7 +10,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 8, 9, 10, 11, 12, 13, 14
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
+ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 
 VERSIONS = {
     PRODUCE: (3, 8, 11, 13),
@@ -21,6 +23,17 @@ VERSIONS = {
     DELETE_TOPICS: (1, 6),
     DELETE_RECORDS: (0, 2),
     INIT_PRODUCER_ID: (1, 5),
+    OFFSET_COMMIT: (7, 9),
+    OFFSET_FETCH: (7, 9),
+    FIND_COORDINATOR: (2, 4, 6),
+    JOIN_GROUP: (5, 9),
+    HEARTBEAT: (3, 4),
+    LEAVE_GROUP: (3, 5),
+    SYNC_GROUP: (3, 5),
+    ADD_PARTITIONS_TO_TXN: (1, 3),
+    ADD_OFFSETS_TO_TXN: (1, 4),
+    END_TXN: (1, 3, 5),
+    TXN_OFFSET_COMMIT: (3, 4, 5),
 }
 """Some old ones, some new: before and after flexible headers, topic ids, log starts and sessions."""
 

@@ -13,6 +13,7 @@ from tests.simulation.witness import TrueLog
 from tests.simulation.world import World
 
 from lakestream.errors import Corrupt
+from lakestream.metadata.claims import Kind
 from lakestream.model import PartitionId
 from lakestream.testing.faults import CALM
 
@@ -198,7 +199,7 @@ class Judge:
             return []
         complaints = []
         for partition in reversed(self.logs(wanted.topic, wanted.number)):
-            complaint = self._complaint(asked, wanted, part, batches, self._witness.log(partition))
+            complaint = self._complaint(asked, wanted, part, batches, partition)
             if complaint is None:
                 return batches
             complaints.append((complaint, f"{partition} of {asked.host.name}, asked for {wanted}: {complaint[1]}"))
@@ -207,18 +208,43 @@ class Judge:
         return batches
 
     def _complaint(
-        self, asked: Fetched, wanted: Wanted, part: Any, batches: list[Given], log: TrueLog
+        self, asked: Fetched, wanted: Wanted, part: Any, batches: list[Given], partition: PartitionId
     ) -> tuple[str, str] | None:
         """What is wrong with the answer if this is the log that was meant: the rule, and the story."""
+        log = self._witness.log(partition)
         offset, end_before = wanted.offset, log.end_at(asked.began_s)
         if part.error_code == OUT_OF_RANGE:
             true = offset < log.start or offset > end_before or log.gone
             return None if true else ("no wrong refusal", f"out of range, when the end was {end_before}")
         if part.high_watermark > log.end:
             return "bounds", f"the end is {log.end}, not {part.high_watermark}"
-        if getattr(part, "log_start_offset", 0) > log.start:
+        if getattr(part, "log_start_offset", 0) > log.start and not self.is_start(partition, part.log_start_offset):
             return "bounds", f"the start is {log.start}, not {part.log_start_offset}"
-        return self._deleted(asked, wanted, batches, log) or _misread(offset, batches, log)
+        return self._deleted(asked, wanted, batches, log) or self._misread(offset, batches, partition)
+
+    def is_served(self, partition: PartitionId, offset: int) -> bool:
+        """Whether readers of all records find one there: no marker, and none that was aborted before it was moved."""
+        record = self._witness.log(partition).records.get(offset)
+        if record is None or record.kind >= Kind.COMMIT:
+            return False
+        return offset >= self._witness.tables.next_offset(partition) or self.world.is_committed(record)
+
+    def _misread(self, offset: int, batches: list[Given], partition: PartitionId) -> tuple[str, str] | None:
+        """No gap, and every record is the one of its offset. Offsets that nobody has are passed over."""
+        at, log = offset, self._witness.log(partition)
+        for batch in batches:
+            if batch.offset_next <= offset:
+                return "none is missing", f"a batch at {batch.offset} that ends before what was asked for"
+            given = {row.offset for row in batch.rows}
+            missing = [one for one in range(at, batch.offset_next) if one not in given]
+            if left_out := [one for one in missing if self.is_served(partition, one)]:
+                return "none is missing", f"{left_out[0]} is left out"
+            for row in batch.rows:
+                true = log.records.get(row.offset)
+                if true is None or true.value != row.value:
+                    return "every reader sees the same", f"{row.offset} is {row.value!r}, not {true and true.value!r}"
+            at = batch.offset_next
+        return None
 
     def _deleted(self, asked: Fetched, wanted: Wanted, batches: list[Given], log: TrueLog) -> tuple[str, str] | None:
         """What was deleted a while ago, and this broker had the time to hear of it."""
@@ -247,9 +273,9 @@ class Judge:
         for wanted in asked.wanted:
             if not self.lives(wanted.topic, asked.began_s):
                 continue
-            log = self._witness.log(self.logs(wanted.topic, wanted.number)[-1])
-            end = log.end_at(asked.began_s + max(waited_s, 0.0))
-            if any(at in log.records for at in range(wanted.offset, end)):
+            partition = self.logs(wanted.topic, wanted.number)[-1]
+            end = self._witness.log(partition).end_at(asked.began_s + max(waited_s, 0.0))
+            if any(self.is_served(partition, at) for at in range(wanted.offset, end)):
                 self._witness.accuse(
                     "who looks sees", f"{asked.host.name} gave nothing for {wanted}, the end was {end}"
                 )
@@ -278,18 +304,25 @@ class Judge:
             self._known_error("list offsets", part.error_code, RETRIED)
             return
         self.world.tally["kafka offsets listed"] += 1
-        logs = [self._witness.log(partition) for partition in self.logs(topic, number)]
-        stories = [self._misplaced(log, began_s, timestamp, part.offset) for log in logs]
+        logs = self.logs(topic, number)
+        stories = [self._misplaced(partition, began_s, timestamp, part.offset) for partition in logs]
         if all(story is not None for story in stories):
             self._witness.accuse("who looks sees", f"{host.name} {topic}-{number} at {timestamp}: {stories[-1]}")
 
-    def _misplaced(self, log: TrueLog, began_s: float, timestamp: int, offset: int) -> str | None:
+    def is_start(self, partition: PartitionId, offset: int) -> bool:
+        """Before it nothing is to be had: the table may begin with records that were aborted."""
+        start = self._witness.log(partition).start
+        return not any(self.is_served(partition, at) for at in range(start, offset))
+
+    def _misplaced(self, partition: PartitionId, began_s: float, timestamp: int, offset: int) -> str | None:
+        log = self._witness.log(partition)
         stale = self._deposed(began_s)
         start, end = (0, 0) if stale else (log.start_at(began_s), log.end_at(began_s))
         if timestamp == -1:
             return None if end <= offset <= log.end else f"end {offset}, it was {end} and is {log.end}"
         if timestamp == -2:
-            return None if start <= offset <= log.start else f"start {offset}, it was {start} and is {log.start}"
+            right = start <= offset <= log.start or self.is_start(partition, offset)
+            return None if right else f"start {offset}, it was {start} and is {log.start}"
         stop = end if offset == -1 else offset
         for at in range(log.start, stop):
             if at in log.records and log.records[at].timestamp >= timestamp:
@@ -337,20 +370,3 @@ def batches_of(records: bytes | None) -> list[Given]:
 def _given(data: bytes) -> Given:
     offset, last = int.from_bytes(data[:8], "big"), int.from_bytes(data[23:27], "big")
     return Given(offset, offset + last + 1, len(data), rows_in(data))
-
-
-def _misread(offset: int, batches: list[Given], log: TrueLog) -> tuple[str, str] | None:
-    """No gap, and every record is the one of its offset. Offsets that nobody has are passed over."""
-    at = offset
-    for batch in batches:
-        if batch.offset_next <= offset:
-            return "none is missing", f"a batch at {batch.offset} that ends before what was asked for"
-        given = {row.offset for row in batch.rows}
-        if left_out := [one for one in range(at, batch.offset_next) if one in log.records and one not in given]:
-            return "none is missing", f"{left_out[0]} is left out"
-        for row in batch.rows:
-            true = log.records.get(row.offset)
-            if true is None or true.value != row.value:
-                return "every reader sees the same", f"{row.offset} is {row.value!r}, not {true and true.value!r}"
-        at = batch.offset_next
-    return None

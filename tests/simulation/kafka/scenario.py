@@ -8,6 +8,7 @@ import msgspec
 from tests.simulation.checkers import check_bounded, check_inspected, check_move, check_objects, check_table
 from tests.simulation.kafka.admin import Admin
 from tests.simulation.kafka.consumers import EARLIEST, LATEST, Consumer, fetched, listed
+from tests.simulation.kafka.coordination import Coordination
 from tests.simulation.kafka.host import KafkaHost
 from tests.simulation.kafka.judge import NONE, OUT_OF_RANGE, Fetched, Judge, Topic, Wanted, batches_of
 from tests.simulation.kafka.link import Link
@@ -34,14 +35,20 @@ LATE_NAME = "visits"
 async def play(world: World, troubles: list[Coroutine[Any, Any, None]]) -> None:
     loop, luck, mood = world.loop, world.luck, world.mood
     judge = Judge(world)
-    sizes = {name: mood.partitions if name == NAMES[0] else 1 for name in NAMES[: luck.randint(1, 2)]}
+    coordination = Coordination(world, judge) if mood.members else None
+    topics = NAMES if mood.members else NAMES[: luck.randint(1, 2)]
+    sizes = {name: mood.partitions if name == NAMES[0] else 1 for name in topics}
     for name, count in sizes.items():
         await _make_topic(world, name, count)
     for place in range(mood.brokers):
         world.start(world.brokers, place, "broker", KafkaHost.start, KafkaHost)
     start_pipelines(world)
     producers = [loop.create_task(work) for work in _producers(world, judge, sizes)]
-    others = [loop.create_task(work) for work in (*_consumers(world, judge, sizes), *_admins(world, judge, sizes))]
+    if coordination is not None:
+        producers += [loop.create_task(work) for work in coordination.clients(*NAMES)]
+        others = []
+    else:
+        others = [loop.create_task(work) for work in (*_consumers(world, judge, sizes), *_admins(world, judge, sizes))]
     others += [loop.create_task(work) for work in (*troubles, _switch_profiles(world))]
     await asyncio.wait(producers, timeout=spread(luck, 60.0, ACTIVE_S_MAX))
     world.heal()
@@ -52,12 +59,12 @@ async def play(world: World, troubles: list[Coroutine[Any, Any, None]]) -> None:
         world.witness.accuse("every client gets through", f"{len(late)} do not end in a calm world")
         return
     world.quiet = True
-    await _check_all(world, judge)
+    await _check_all(world, judge, coordination)
 
 
 async def _make_topic(world: World, name: str, partition_count: int) -> None:
     settings = {"retention.ms": "-1"}  # the records' times are their own
-    if world.luck.random() < 0.15:
+    if world.luck.random() < 0.15 and not world.mood.members:
         settings["retention.bytes"] = "1000"
     topic_id = f"{world.luck.getrandbits(128):032x}"
     await Topics(world.server.client()).create(name, records.Topic(topic_id, partition_count, settings))
@@ -111,10 +118,12 @@ async def _switch_profiles(world: World) -> None:
 # ── when all is over ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _check_all(world: World, judge: Judge) -> None:
+async def _check_all(world: World, judge: Judge, coordination: Coordination | None) -> None:
     await asyncio.sleep(max(world.loop.late_until, world.deposed_until, world.loop.now) - world.loop.now + QUIET_S)
     world.over = True
     check_objects(world)
+    if coordination is not None:
+        await coordination.check()
     await check_inspected(world, world.living())
     for broker in world.brokers:
         await _check_all_readable(world, judge, broker)
@@ -142,12 +151,14 @@ async def _check_readable(world: World, judge: Judge, broker: KafkaHost, topic: 
     client = Consumer(world, judge, "last", topic.name, number + 1)
     link = Link(broker, "last")
     client._link = link
-    log = world.witness.log(judge.logs(topic, number)[-1])
+    partition = judge.logs(topic, number)[-1]
+    log = world.witness.log(partition)
     for _ in range(TRIES_MAX):
         client.topic_id = await client.look(topic.name)
         start = await listed(client, link, Topic(topic.name, None), number, EARLIEST)
         end = await listed(client, link, Topic(topic.name, None), number, LATEST)
-        if (client.topic_id, start, end) == (topic.topic_id, log.start, log.end):
+        is_start = start is not None and start >= log.start and judge.is_start(partition, start)
+        if is_start and (client.topic_id, end) == (topic.topic_id, log.end):
             break
         await asyncio.sleep(1.0)
     else:
@@ -158,7 +169,7 @@ async def _check_readable(world: World, judge: Judge, broker: KafkaHost, topic: 
         )
         return
     offset = max(log.start - 1, 0)
-    while any(at in log.records for at in range(max(offset, log.start), log.end)):
+    while any(judge.is_served(partition, at) for at in range(max(offset, log.start), log.end)):
         asked = Fetched(broker, world.loop.now, 0.0, 1, 1_000, [Wanted(topic, number, offset, 1_000)])
         (part,) = await fetched(client, link, asked) or (None,)
         batches = batches_of(part.records) if part is not None else []
