@@ -2,13 +2,16 @@
 
 The table's record, marked as purged, is the job: it stays until the last file is gone, so a crash loses nothing and
 several processes may work on it at once: every broker does. What another table's folder overlaps with is left alone.
+A day later the folder is looked at once more (graves.py).
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from lakestream.catalog.catalog import Catalog
+from lakestream.catalog.graves import Graves
 from lakestream.catalog.locations import overlap
 from lakestream.catalog.pointers import Found
 from lakestream.errors import Conflict, LakestreamError
@@ -27,6 +30,7 @@ class Purging:
     def __init__(self, catalog: Catalog, store: MetadataStore, objects: ObjectStore) -> None:
         self._catalog = catalog
         self._store = store
+        self._graves = Graves(store)
         self._objects = objects
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -48,12 +52,23 @@ class Purging:
         tables = [found async for found in self._catalog.pointers.all()]
         purged = [found for found in tables if found.table.purged]
         for found in purged:
-            await self._remove_files(found, tables)
+            name, location = str(found.table.full_name), found.table.location
+            await self._remove_files(name, location, [one for one in tables if one.table_id != found.table_id])
+            await self._graves.dig(found.table_id, found.table)
             try:
                 await self._catalog.pointers.remove(found)
             except Conflict:
                 continue  # somebody else was at it too
+        await self._look_once_more()
         return len(purged)
+
+    async def _look_once_more(self) -> None:
+        if not (graves := await self._graves.old()):
+            return
+        tables = [found async for found in self._catalog.pointers.all()]
+        for grave in graves:
+            await self._remove_files("", grave.location, tables)
+            await self._graves.fill_in(grave)
 
     async def _run(self) -> None:
         while True:
@@ -71,9 +86,8 @@ class Purging:
                 continue
             self._asked.clear()
 
-    async def _remove_files(self, found: Found, tables: list[Found]) -> None:
-        location = found.table.location
-        others = [one for one in tables if one.table_id != found.table_id and overlap(one.table.location, location)]
+    async def _remove_files(self, name: str, location: str, tables: Sequence[Found]) -> None:
+        others = [one for one in tables if overlap(one.table.location, location)]
         if others:
             log.warning("catalog.files_kept location=%s also_of=%s", location, others[0].table.full_name)
             return
@@ -81,4 +95,5 @@ class Purging:
         async for page in self._objects.walk(self._catalog.locations.key_of(location)):
             await self._objects.delete([info.key for info in page])
             removed += len(page)
-        log.info("catalog.purged table=%s files=%d", found.table.full_name, removed)
+        if name or removed:
+            log.info("catalog.purged table=%s location=%s files=%d", name, location, removed)

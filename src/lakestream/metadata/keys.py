@@ -14,6 +14,7 @@
 | /catalog/namespaces/{levels}          | /catalog  | Namespace: properties                                         |
 | /catalog/names/{levels}/{name}        | /catalog  | which table has the name, unless the table says otherwise     |
 | /catalog/tables/{table id}            | /catalog  | Table: its name and its newest metadata file                  |
+| /catalog/purged/{table id}.{uuid}     | /catalog  | where a table was whose files are gone; for a day             |
 | /pipeline/report/{driver}             | /pipeline | PipelineReport: how far behind tables are, and why            |
 | /pipeline/asked/{ask id}              | /pipeline | Ask: somebody waits until a table has these offsets           |
 | /groups/{group}                       | that group | GroupRecord: generation, members, what each has              |
@@ -49,6 +50,7 @@ CATALOG = "/catalog"
 """One home for all of the catalog: a table is committed to every few seconds at most, and one scan finds them all."""
 NAMESPACES = Folder("/catalog/namespaces", CATALOG)
 TABLES = Folder("/catalog/tables", CATALOG)
+PURGED = Folder("/catalog/purged", CATALOG)
 GROUP_NAMES = Folder("/group_names", "/group_names")
 TRANSACTION_NAMES = Folder("/transaction_names", "/transaction_names")
 TRANSACTIONS = "/transactions/"
@@ -162,6 +164,11 @@ def table_name_key(levels: Sequence[str], name: str) -> Key:
 
 def table_key(table_id: str) -> Key:
     return TABLES.key(table_id)
+
+
+def purged_key(table_id: str, uuid: str) -> Key:
+    """Of each life of a table: its id may be given again, to a table elsewhere."""
+    return PURGED.key(f"{table_id}.{catalog_name(uuid)}")
 
 
 NAMELESS = "%"

@@ -13,12 +13,14 @@ from tests.unit.catalog.tables import NAME, ROOT, SCHEMA, append, catalog_over, 
 from lakestream.catalog import updates as u
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableExists
+from lakestream.catalog.graves import LINGER_MS
 from lakestream.catalog.names import DEFAULT_NAMESPACE, TableName, check_table_name
 from lakestream.catalog.pointers import Found
 from lakestream.catalog.purge import Purging
 from lakestream.catalog.requirements import AssertCreate, AssertRefSnapshotId, AssertTableUuid
 from lakestream.clock import SystemClock
 from lakestream.errors import Conflict, Corrupt, Missing, Rejected, Unavailable, Uncertain
+from lakestream.metadata import keys
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.memory import MemoryStore as MetadataInMemory
 from lakestream.metadata.store import Put, Stored
@@ -438,6 +440,56 @@ async def test_a_purge_leaves_what_another_table_has(catalog: Catalog, store: Do
     before = await files(objects)
     assert await Purging(catalog, store, objects).purge() == 1
     assert await files(objects) == before
+
+
+class Hands:
+    """A clock."""
+
+    def __init__(self) -> None:
+        self.ms = 1_800_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+async def test_what_is_written_into_the_folder_of_a_purged_table_goes_a_day_later(objects: MemoryStore) -> None:
+    """By a driver that was killed before its commit could find out."""
+    clock = Hands()
+    store = MetadataInMemory(MemoryServer(clock))
+    catalog = catalog_over(store, objects)
+    await catalog.start()
+    places = []
+    for _ in range(2):  # a topic's table has the topic's id, also when it is made anew
+        table = await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
+        places.append(table.metadata["location"].removeprefix(f"{ROOT}/"))
+        await catalog.drop(NAME, purge=True)
+        assert await Purging(catalog, store, objects).purge() == 1
+    third = await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
+    kept = third.metadata_location.removeprefix(f"{ROOT}/")
+    late = [f"{place}/data/partition=0/late.parquet" for place in places]
+    for file in late:
+        await objects.put(file, [b"x"])
+    clock.ms += LINGER_MS
+    assert await Purging(catalog, store, objects).purge() == 0
+    assert await files(objects) == sorted([kept, *late])  # somebody may still be writing
+    clock.ms += 1
+    assert await Purging(catalog, store, objects).purge() == 0
+    assert await files(objects) == [kept]
+    assert (await store.scan(keys.PURGED)).records == []
+
+
+async def test_a_table_that_lies_where_a_purged_one_was_is_left_alone(objects: MemoryStore) -> None:
+    clock = Hands()
+    store = MetadataInMemory(MemoryServer(clock))
+    catalog = catalog_over(store, objects)
+    await catalog.start()
+    await catalog.create(NAME, SCHEMA, location=f"{ROOT}/mine/a")
+    await catalog.drop(NAME, purge=True)
+    assert await Purging(catalog, store, objects).purge() == 1
+    table = await catalog.create(OTHER, SCHEMA, location=f"{ROOT}/mine/a/b")
+    clock.ms += 2 * LINGER_MS
+    await Purging(catalog, store, objects).purge()
+    assert await files(objects) == [table.metadata_location.removeprefix(f"{ROOT}/")]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\x1fb", "a\nb", "\ud800", "ü" * 128])
