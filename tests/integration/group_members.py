@@ -5,15 +5,18 @@ A member subscribes, reads, commits after everything that it has read, and leave
 
 import asyncio
 import contextlib
+import subprocess
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import IO, Any, ClassVar, Final, NamedTuple
 
 import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka
+from tests.integration.programs import need
 
 with warnings.catch_warnings():  # it loads its schemas in a way that Python 3.11 calls old
     warnings.simplefilter("ignore")
@@ -83,24 +86,32 @@ class Member:
 
 class Confluent(Member):
     name = "confluent-kafka"
+    keeps: ClassVar = False
+    """It is told only of what is new to it."""
     strategy = "range,roundrobin"
 
-    def _run(self) -> None:
-        settings: dict[str, Any] = {
+    def _settings(self) -> dict[str, Any]:
+        return {
+            **self._common(),
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": self.strategy,
+        }
+
+    def _common(self) -> dict[str, Any]:
+        return {
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "topic.metadata.refresh.interval.ms": 1_000,
-            "partition.assignment.strategy": self.strategy,
             "log_level": 0,
+            **({} if self.instance is None else {"group.instance.id": self.instance}),
         }
-        if self.instance is not None:
-            settings["group.instance.id"] = self.instance
+
+    def _run(self) -> None:
         self._member_id = ""
-        self._consumer: Any = confluent_kafka.Consumer(settings)
+        self._consumer: Any = confluent_kafka.Consumer(self._settings())
         self._consumer.subscribe([self.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
         while not self._stop.is_set():
             message: Any = self._consumer.poll(0.1)
@@ -112,9 +123,7 @@ class Confluent(Member):
         self._consumer.close()
 
     def _on_assign(self, _: object, partitions: list[Any]) -> None:
-        self._given(
-            [*(self.assigned if "cooperative" in self.strategy else ()), *(one.partition for one in partitions)]
-        )
+        self._given([*(self.assigned if self.keeps else ()), *(one.partition for one in partitions)])
 
     def _on_revoke(self, _: object, partitions: list[Any]) -> None:
         self.assigned -= {one.partition for one in partitions}
@@ -132,6 +141,73 @@ class Confluent(Member):
 class Cooperative(Confluent):
     name = "confluent-kafka, cooperative"
     strategy = "cooperative-sticky"
+    keeps = True
+
+
+class NewConfluent(Confluent):
+    """Speaks the new protocol."""
+
+    name = "confluent-kafka, new"
+    keeps = True
+
+    def _settings(self) -> dict[str, Any]:
+        return {**self._common(), "group.protocol": "consumer"}
+
+
+class Java(Member):
+    """A process of its own."""
+
+    name = "java"
+    protocol = "classic"
+
+    def _run(self) -> None:
+        source = str(Path(__file__).with_name("JavaMember.java"))
+        words = [self.bootstrap, self.group, self.topic, self.protocol, self.instance or "-"]
+        pipe = subprocess.PIPE
+        self._identity: tuple[str, int | None] = ("", None)
+        self.lines: list[str] = []
+        with subprocess.Popen(
+            [need("kafka-class"), source, *words], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            listener = threading.Thread(target=self._listen, args=(process.stdout,), daemon=True)
+            listener.start()
+            while not self._stop.wait(0.05) and process.poll() is None:
+                pass
+            process.stdin.close()
+            try:
+                process.wait(WAIT_S)
+            finally:
+                process.kill()
+            listener.join(WAIT_S)
+        assert self.lines[-1:] == ["closed"], "\n".join(self.lines[-50:])
+
+    def _listen(self, lines: IO[str]) -> None:
+        for line in lines:
+            self.lines.append(line.rstrip())
+            what, *words = self.lines[-1].split(" ")
+            if what == "read":
+                self.read.append(Read(int(words[0]), int(words[1]), words[2].encode()))
+            elif what in ("assigned", "revoked", "lost"):
+                self._identity = words[0], int(words[1])
+                self._heard(what, frozenset(int(number) for number in words[2].split(",") if number))
+            elif what == "uncommitted":
+                self.commit_errors.append(line)
+
+    def _heard(self, what: str, partitions: frozenset[int]) -> None:
+        if what == "assigned":
+            self._given([*self.assigned, *partitions])
+        else:
+            self.assigned -= partitions
+
+    def identity(self) -> tuple[str, int | None]:
+        return self._identity
+
+
+class NewJava(Java):
+    name = "java, new"
+    protocol = "consumer"
 
 
 class KafkaPython(Member):

@@ -9,25 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 from tests.integration import kafka_clients
+from tests.integration.group_clusters import PARTITIONS, committed, coordinator_of, fill, make, moved, values_of
 from tests.integration.group_members import (
     MEMBERS,
     AioKafka,
     Confluent,
     KafkaPython,
-    Member,
     running,
     shared,
     wait_until,
 )
-from tests.integration.kafka_clients import Record
 from tests.integration.programs import cluster_of, settings_for
 
 from lakestream.testing.brokers import OXIA_AND_S3, SQLITE_AND_DISK, Brokers, running_brokers
-
-PARTITIONS = 4
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 
@@ -57,28 +54,6 @@ def topic() -> str:
 @pytest.fixture
 def group() -> str:
     return f"group-{uuid.uuid4().hex[:12]}"
-
-
-def fill(bootstrap: str, topic: str, count: int, start: int = 0) -> set[bytes]:
-    values = [f"{number}".encode() for number in range(start, start + count)]
-    records = [Record(value, partition=number % PARTITIONS) for number, value in enumerate(values)]
-    kafka_clients.Confluent(bootstrap).produce(topic, records)
-    return set(values)
-
-
-def make(bootstrap: str, topic: str) -> None:
-    kafka_clients.Confluent(bootstrap).create_topic(topic, PARTITIONS)
-
-
-def values_of(*members: Member) -> list[bytes | None]:
-    return [one.value for member in members for one in member.read]
-
-
-def committed(bootstrap: str, group: str, topic: str) -> list[int]:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, number) for number in range(PARTITIONS)])
-    found = admin.list_consumer_group_offsets([wanted])[group].result(60)
-    return [one.offset for one in found.topic_partitions]
 
 
 @pytest.mark.parametrize("client", list(MEMBERS))
@@ -197,18 +172,3 @@ def test_a_coordinator_is_killed_and_nobody_notices(stores: str, tmp_path: Path,
             described = admin.describe_consumer_groups([group])[group].result(60)
             assert described.state == ConsumerGroupState.STABLE
             assert len(described.members) == 3
-
-
-def coordinator_of(cluster: Brokers, group: str) -> int:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    port = admin.describe_consumer_groups([group])[group].result(60).coordinator.port
-    return next(number for number, broker in enumerate(cluster) if broker.port == port)
-
-
-def moved(bootstrap: str, group: str, cluster: Brokers, dead: int) -> bool:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    try:
-        described = admin.describe_consumer_groups([group], request_timeout=2)[group].result(5)
-    except Exception:
-        return False
-    return bool(described.coordinator.port != cluster[dead].port)

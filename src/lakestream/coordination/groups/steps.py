@@ -90,12 +90,13 @@ def leave(group: AnyGroup, leavers: Sequence[Leaver], on: Ground) -> Left[AnyGro
 
 
 def abandoned(group: AnyGroup, wish: Join, on: Ground) -> Step[AnyGroup]:
-    """Whoever joined is gone before it was told its id: nobody knows it, and nobody ever will."""
+    """Whoever joined is gone before it was told its id: nobody knows it, and nobody ever will. A static member is known
+    by its instance."""
     if isinstance(group, ConsumerGroup):
-        waits = any(asked.ticket == wish.ticket and asked.member_id == wish.new_id for asked in group.asking)
+        is_lost = wish.instance_id is None and wish.new_id in group.record.members
     else:
-        waits = group.joining.get(wish.new_id) == wish.ticket
-    return leave(group, [Leaver(wish.new_id)], on).step if waits else Step(group, ())
+        is_lost = group.joining.get(wish.new_id) == wish.ticket
+    return leave(group, [Leaver(wish.new_id)], on).step if is_lost else Step(group, ())
 
 
 def expire(group: AnyGroup, member_ids: Sequence[str], on: Ground) -> Step[AnyGroup]:

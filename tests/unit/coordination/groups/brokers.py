@@ -9,14 +9,22 @@ from tests.unit.data.brokers import HandClock
 
 from lakestream.clock import SeededIds
 from lakestream.coordination.cluster import ClusterView
-from lakestream.coordination.groups.coordinator import Groups, GroupSettings
+from lakestream.coordination.groups.consumer import is_stable
+from lakestream.coordination.groups.coordinator import Groups, GroupSettings, Heartbeat
 from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refusal
-from lakestream.coordination.groups.values import Join, Joined, Leaver, Rules, Sync, Synced
+from lakestream.coordination.groups.values import Beat, Join, Joined, Leaver, Rules, Sync, Synced
 from lakestream.errors import Conflict, Missing, Unavailable, Uncertain
 from lakestream.metadata import keys
 from lakestream.metadata.brokers import Broker, Brokers, Registered
-from lakestream.metadata.groups import Committed, GroupRecord, Protocol
+from lakestream.metadata.group_records import (
+    NOTHING,
+    Committed,
+    ConsumerGroupRecord,
+    GroupRecord,
+    Partitions,
+    Protocol,
+)
 from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.metadata.store import Put, Stored
 from lakestream.metadata.topics import Topic, Topics
@@ -102,8 +110,14 @@ class Cluster:
             if other is not dead:
                 await other.view.look_at_brokers()
 
-    async def topic(self, name: str = "t") -> PartitionId:
-        return (await self.topics.create(name, Topic(self.ids.new(), 1))).partitions()[0]
+    async def topic(self, name: str = "t", partitions: int = 1) -> PartitionId:
+        made = await self.topics.create(name, Topic(self.ids.new(), partitions))
+        await self.look_at_topics()
+        return made.partitions()[0]
+
+    async def look_at_topics(self) -> None:
+        for broker in self.brokers:
+            await broker.view.look_at_topics()
 
     async def close(self) -> None:
         for broker in self.brokers:
@@ -114,11 +128,17 @@ class Consumer:
     """A member: knows its id and generation, and asks whichever broker it is told to."""
 
     def __init__(
-        self, at: Coordinator, group: str = "g", session_ms: int = 10_000, instance: str | None = None
+        self,
+        at: Coordinator,
+        group: str = "g",
+        session_ms: int = 10_000,
+        instance: str | None = None,
+        metadata: bytes = b"m",
     ) -> None:
         self.at = at
         self.group = group
         self.session_ms = session_ms
+        self.metadata = metadata
         self.instance = instance
         self.id = ""
         self.generation = -1
@@ -134,7 +154,7 @@ class Consumer:
             self.session_ms,
             5_000,
             "consumer",
-            (Protocol("range", b"m"),),
+            (Protocol("range", self.metadata),),
             asks_id_first=id_first,
         )
         joined = await asyncio.wait_for(self.at.groups.join(self.group, wish), 20)
@@ -171,3 +191,64 @@ class Consumer:
         record = await self.at.groups.describe(self.group)
         assert record is None or isinstance(record, GroupRecord)
         return record
+
+
+class NewConsumer:
+    """A member of the new protocol: takes what it is given, gives back what it is not, and says so."""
+
+    def __init__(self, at: Coordinator, member_id: str, group: str = "g", instance: str | None = None) -> None:
+        self.at = at
+        self.id = member_id
+        self.group = group
+        self.instance = instance
+        self.epoch = 0
+        self.owned: Partitions = NOTHING
+        self.names: tuple[str, ...] = ("t",)
+        self.pattern: str | None = None
+        self.rebalance_ms = 60_000
+        self._told: Partitions | None = None
+
+    async def beat(self) -> Heartbeat:
+        """All that it has to say, with the rest left out as clients do."""
+        joins = self.epoch == 0
+        if joins:
+            self.owned = NOTHING
+        said = Beat(
+            self.id,
+            self.epoch,
+            self.instance,
+            client_id="client",
+            host="/host",
+            rebalance_ms=self.rebalance_ms if joins else -1,
+            names=self.names if joins else None,
+            pattern=self.pattern if joins else None,
+            owned=self.owned if joins or self._told != self.owned else None,
+        )
+        told = await asyncio.wait_for(self.at.groups.beat(self.group, said), 20)
+        self._told = self.owned
+        if told.beaten.refusal is None:
+            self.epoch = told.beaten.epoch
+            if told.beaten.assigned is not None:
+                self.owned = told.beaten.assigned
+        return told
+
+    async def leave(self, epoch: int = -1) -> None:
+        await self.at.groups.beat(self.group, Beat(self.id, epoch, self.instance))
+
+    async def commit(self, partition: PartitionId, offset: int) -> Refusal | None:
+        one = Committed(offset, 0, "", self.at.world.clock.now_ms(), self.epoch)
+        return await self.at.groups.commit(self.group, Committer(self.id, None, self.epoch), {partition: one})
+
+    async def described(self) -> ConsumerGroupRecord:
+        record = await self.at.groups.describe(self.group)
+        assert isinstance(record, ConsumerGroupRecord)
+        return record
+
+
+async def settle(*members: NewConsumer) -> None:
+    """Until everybody has its share."""
+    for _ in range(6):
+        for member in members:
+            await member.beat()
+    record = await members[0].described()
+    assert is_stable(record)

@@ -291,3 +291,13 @@ async def test_features_say_so(serving: Serving) -> None:
     finalized = {one.name: one.max_version_level for one in answer.finalized_features}
     assert finalized == {"group.version": 1, "transaction.version": 2}
     assert {one.api_key for one in answer.api_keys} >= {BEAT, DESCRIBE}
+
+
+@pytest.mark.parametrize("name", [None, ""])
+async def test_topics_are_found_by_the_ids_that_members_are_given(serving: Serving, name: str | None) -> None:
+    """Java asks with an empty name, not with none."""
+    topic_id = UUID(hex=await serving.topic())
+    wanted = [{"topic_id": topic_id, "name": name}, {"topic_id": UUID(int=5), "name": name}]
+    found, gone = (await serving.ask(3, 13, {"topics": wanted, "allow_auto_topic_creation": False})).topics
+    assert (found.error_code, found.name, len(found.partitions)) == (0, "t", 2)
+    assert (gone.error_code, gone.topic_id) == (100, UUID(int=5))

@@ -49,7 +49,12 @@ def _wanted(call: Call, services: Services) -> Sequence[tuple[str | None, UUID |
     asked = call.body.topics
     if asked is None or (call.version == 0 and not asked):
         return [(name, None) for name in sorted(services.view.topics)]
-    return [(topic.name, getattr(topic, "topic_id", None)) for topic in asked]
+    return [_named(topic.name, getattr(topic, "topic_id", None)) for topic in asked]
+
+
+def _named(name: str | None, topic_id: UUID | None) -> tuple[str | None, UUID | None]:
+    """Whoever asks by id need not name anything; Java says that with an empty name."""
+    return (None if topic_id is not None and not name else name), topic_id
 
 
 async def _described(wanted: tuple[str | None, UUID | None], call: Call, services: Services, zone: str) -> bytes:
