@@ -12,6 +12,9 @@ export LAKESTREAM_CACHE := $(CACHE)
 SEEDS ?= 200
 SOAK_S ?= 120
 
+# The tests that talk to real servers and processes.
+SERVED := tests --ignore=tests/unit --ignore=tests/property --ignore=tests/test_architecture.py
+
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
@@ -48,11 +51,13 @@ check: setup ## format, lint, types, layers, unit and property tests, a short si
 	$(BIN)/python -m tests.simulation.run --seeds 100
 
 test: check tools ## everything: check, then the tests that talk to real servers and processes
-	$(BIN)/pytest tests --ignore=tests/unit --ignore=tests/property --ignore=tests/test_architecture.py
+	$(BIN)/pytest -n 2 --dist loadfile -m "not alone" $(SERVED)
+	$(BIN)/pytest -m alone $(SERVED)
 
 soak: tools ## for an hour or more: every client in every setting, brokers killed and attacked for longer than in make test
 	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
-	  kafka_clients kafka_java kafka_programs admin_clients zones killed_leader killed_kafka killed_brokers killed_pipeline kafka_fuzz))
+	  kafka_clients kafka_java kafka_programs admin_clients zones killed_leader killed_kafka killed_brokers killed_pipeline kafka_fuzz \
+	  groups transactions kafka_apps))
 
 sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
 	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

@@ -176,6 +176,7 @@ def test_what_one_broker_acknowledged_every_other_shows_at_once(pair: Pair, topi
         assert [record.value for record in reader.read(topic, turn, 1)] == [f"turn {turn}".encode()]
 
 
+@pytest.mark.alone
 def test_a_waiting_fetch_is_woken_by_an_append_on_another_broker(pair: Pair, topic: str) -> None:
     pair.client().create_topic(topic)
     count = 30
