@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Final
@@ -48,6 +49,12 @@ def need(name: str) -> str:
         return program(name)
     except Misconfigured as reason:
         pytest.skip(f"{reason} (it may have been left out there for want of what it is built with)")
+
+
+def java_sources_run() -> None:
+    """Or the test is skipped."""
+    if shutil.which("javac") is None:
+        pytest.skip("there is no javac on the PATH: a JRE cannot run a source file")
 
 
 def run(command: list[str], stdin: str = "", *, fails: bool = False) -> str:
