@@ -11,6 +11,7 @@ export LAKESTREAM_CACHE := $(CACHE)
 
 SEEDS ?= 200
 SOAK_S ?= 120
+TURMOIL_S ?= 600
 
 # The tests that talk to real servers and processes.
 SERVED := tests --ignore=tests/unit --ignore=tests/property --ignore=tests/test_architecture.py
@@ -55,7 +56,7 @@ test: check tools ## everything: check, then the tests that talk to real servers
 	$(BIN)/pytest -m alone $(SERVED)
 
 soak: tools ## for an hour or more: every client in every setting, brokers killed and attacked for longer than in make test
-	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
+	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
 	  kafka_clients kafka_java kafka_programs admin_clients zones killed_leader killed_kafka killed_brokers killed_pipeline kafka_fuzz \
 	  groups transactions kafka_apps))
 

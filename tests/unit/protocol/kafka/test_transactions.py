@@ -75,7 +75,8 @@ async def test_an_abort_behind_partitions_that_are_still_being_added_ends_what_t
     repetition of the one before, and what they begin then would stay open."""
     producer = await ready(serving)
     for _ in range(3):
-        assert await asyncio.gather(producer.add(0), producer.add_group(), producer.end(False)) == [[0], 0, 0]
+        added, with_group, ended = await asyncio.gather(producer.add(0), producer.add_group(), producer.end(False))
+        assert (added, with_group, ended) == ([0], 0, 0)
         found = await serving.services.transactions.describe("x")
         assert found is not None
         assert not found.is_open

@@ -1,0 +1,149 @@
+"""confluent-kafka (librdkafka) behind the faces of faces.py."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from tests.integration.turmoil.faces import (
+    CALL_S_MAX,
+    DELIVERY_MS,
+    HEARTBEAT_MS,
+    METADATA_MS,
+    POLLED_MAX,
+    REQUEST_MS,
+    SESSION_MS,
+    TRANSACTION_MS,
+    Polled,
+    Told,
+)
+from tests.integration.turmoil.history import Place, Position, Record
+
+ERRORS: Final = (KafkaException,)
+HARMLESS: Final = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._PARTITION_EOF,
+}
+"""What a consumer is told on its way. It goes on by itself."""
+
+
+def _common(bootstrap: str, name: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": name,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 300,
+        "retry.backoff.ms": 50,
+        "socket.timeout.ms": REQUEST_MS,
+        "topic.metadata.refresh.interval.ms": METADATA_MS,
+        "log_level": 0,
+    }
+
+
+class Sender:
+    def __init__(self, bootstrap: str, name: str) -> None:
+        own = {"enable.idempotence": True, "message.timeout.ms": DELIVERY_MS, "linger.ms": 5}
+        self._producer = confluent_kafka.Producer(_common(bootstrap, name) | own)
+
+    def send(self, place: Place, value: str, told: Told) -> None:
+        def delivered(error: object, message: confluent_kafka.Message) -> None:
+            told(message.offset() if error is None else None)
+
+        self._producer.produce(place.topic, value.encode(), partition=place.number, on_delivery=delivered)
+        self._producer.poll(0)
+
+    def wait(self, wait_s: float) -> None:
+        """Answers are told meanwhile."""
+        until_s = time.monotonic() + wait_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            self._producer.poll(left_s)
+
+    def close(self) -> None:
+        self._producer.flush(CALL_S_MAX)
+
+
+class Writer:
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        own = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_MS,
+            "message.timeout.ms": TRANSACTION_MS,
+            "linger.ms": 0,
+        }
+        self._producer = confluent_kafka.Producer(_common(bootstrap, transactional_id) | own)
+        self._producer.init_transactions(CALL_S_MAX)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def send(self, place: Place, value: str, told: Told) -> None:
+        def delivered(error: object, message: confluent_kafka.Message) -> None:
+            told(message.offset() if error is None else None)
+
+        self._producer.produce(place.topic, value.encode(), partition=place.number, on_delivery=delivered)
+        self._producer.poll(0)
+
+    def send_offsets(self, positions: Sequence[Position], reader: "Reader", group: str) -> None:
+        offsets = [TopicPartition(at.place.topic, at.place.number, at.offset) for at in positions]
+        self._producer.send_offsets_to_transaction(offsets, reader.metadata(), CALL_S_MAX)
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(CALL_S_MAX)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction(CALL_S_MAX)
+
+    def close(self) -> None:
+        """As a crash: what is open stays so."""
+        del self._producer
+
+
+class Reader:
+    def __init__(self, bootstrap: str, name: str, topics: Sequence[str], group: str, *, committed: bool) -> None:
+        own = {
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "fetch.wait.max.ms": 100,
+            "partition.assignment.strategy": "range,roundrobin",
+        }
+        self.session = 0
+        self._consumer: Any = confluent_kafka.Consumer(_common(bootstrap, name) | own)
+        self._consumer.subscribe(list(topics), on_assign=self._on_assign)
+
+    def _on_assign(self, *_: object) -> None:
+        self.session += 1
+
+    def poll(self, wait_s: float) -> tuple[int, Polled]:
+        found: Polled = {}
+        for message in self._consumer.consume(POLLED_MAX, wait_s):
+            error = message.error()
+            if error is None:
+                place = Place(message.topic(), message.partition())
+                found.setdefault(place, []).append(Record(message.offset(), message.value().decode()))
+            elif error.code() not in HARMLESS:
+                raise KafkaException(error)
+        return self.session, found
+
+    def commit(self, positions: Sequence[Position]) -> None:
+        offsets = [TopicPartition(at.place.topic, at.place.number, at.offset) for at in positions]
+        for one in self._consumer.commit(offsets=offsets, asynchronous=False):
+            if one.error is not None:
+                raise KafkaException(one.error)
+
+    def rewind(self, positions: Mapping[Place, int]) -> None:
+        self.session += 1
+        for place, offset in positions.items():
+            self._consumer.seek(TopicPartition(place.topic, place.number, offset))
+
+    def metadata(self) -> Any:
+        return self._consumer.consumer_group_metadata()
+
+    def close(self) -> None:
+        self._consumer.close()
