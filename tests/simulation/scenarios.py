@@ -43,6 +43,12 @@ TABLES = Weather(
 )
 
 
+DOUBLED = Weather(
+    slow=0.1, stall=0.01, stall_s_min=3.0, stall_s_max=15.0, kill=0.006, event_lost=0.9, events_made_up_s_max=20.0
+)
+"""Brokers come and go, and hardly anybody hears of it: two believe that a group is theirs."""
+
+
 def _shorter(weather: Weather) -> Weather:
     """Brokers behind Kafka requests are clients of the log like others: what takes hours is tried without them. A lost
     event is made up for, as by every real store: what was deleted must not be served for ever."""
@@ -147,6 +153,7 @@ MOODS = (
     replace(GROUPS, name="groups zombies", weather=_brief(ZOMBIES)),
     replace(GROUPS, name="groups late", weather=_brief(LATE)),
     replace(GROUPS, name="groups deposed", weather=_brief(replace(LOSSY, late=0.005)), depositions=4),
+    replace(GROUPS, name="groups doubled", weather=DOUBLED),
     replace(GROUPS, name="groups storm", weather=_brief(STORM), depositions=1, cuts=0.03),
 )
 

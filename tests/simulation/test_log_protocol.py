@@ -1,4 +1,5 @@
-"""The log, Kafka requests on top of it, the way into tables and back, under faults: 200 seeds, and all that failed."""
+"""The log, Kafka requests, groups and transactions on top of it, the way into tables and back, under faults: 200 seeds,
+and all that failed."""
 
 import logging
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def test_the_rare_paths_of_tables_are_reached() -> None:
 
 
 def test_the_rare_paths_of_kafka_requests_are_reached() -> None:
-    names = tuple(mood.name for mood in MOODS if mood.kafka)
+    names = tuple(mood.name for mood in MOODS if mood.kafka and not mood.members)
     tally = sum((run(seed, moods=names).tally for seed in range(40)), start=run(40, moods=names).tally)
     for path in (
         "brokers killed",
@@ -75,5 +76,25 @@ def test_the_rare_paths_of_kafka_requests_are_reached() -> None:
         "kafka requests without an answer",
         "kafka topics denied",
         "starts moved",
+    ):
+        assert tally[path] > 0, f"no run met {path}"
+
+
+def test_the_rare_paths_of_groups_and_transactions_are_reached() -> None:
+    names = tuple(mood.name for mood in MOODS if mood.members)
+    tally = sum((run(seed, moods=names).tally for seed in range(16)), start=run(16, moods=names).tally)
+    for path in (
+        "group commits",
+        "group error 16",
+        "group error 25",
+        "group error 27",
+        "group offsets unstable",
+        "group zombies",
+        "records transformed",
+        "transaction error 47",
+        "transaction error 90",
+        "transactional zombies",
+        "transactions aborted",
+        "transactions committed",
     ):
         assert tally[path] > 0, f"no run met {path}"

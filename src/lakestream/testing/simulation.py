@@ -210,6 +210,18 @@ def current_machine() -> Machine | None:
 _NOBODY: Final = cast(Machine, object())
 
 
+class SimTask(asyncio.Task[Any]):
+    """Its place in a set is that of its number, not of where it lies in memory: a set of tasks has the same order in
+    every process."""
+
+    def __init__(self, number: int, coro: Any, **options: Any) -> None:
+        self._number = number
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """An event loop on virtual time. Order between machines is drawn from the seed; within one it is asyncio's own."""
 
@@ -251,8 +263,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
         # Held until the end: what the garbage collector finds, and when, must not change what happens.
-        task = super().create_task(coro, **options)
         context = options.get("context")
+        task = SimTask(len(self._tasks_made), coro, loop=self, **options)
         self._tasks_made.append((task, _MACHINE.get() if context is None else context.get(_MACHINE)))
         return task
 

@@ -33,7 +33,7 @@ class Coordination:
         ]
         programs = [Program(world, judge, ledger, f"w{i}", MAKERS, source, sinks) for i in range(mood.programs)]
         writers = [Transactor(world, judge, ledger, f"t{i}", f"id-{i}", places) for i in range(mood.transactors)]
-        return [client.run() for client in (*members, *programs, *writers)]
+        return [*(one.run() for one in (*members, *programs)), *(one.run() for one in writers)]
 
     def _places(self) -> list[Place]:
         return [

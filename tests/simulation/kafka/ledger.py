@@ -53,6 +53,7 @@ class Ledger:
         self._owners: dict[tuple[str, int, Place], str] = {}
         self._newest: dict[str, int] = {}
         """Group → the newest generation in which somebody was given something."""
+        self._holders: dict[tuple[str, str], str] = {}
         self._acked: dict[tuple[str, Place], int] = {}
         self.attempts: list[Attempt] = []
         self.programs: dict[str, tuple[str, str]] = {}
@@ -79,6 +80,14 @@ class Ledger:
                     "one owner per partition and generation",
                     f"{place} of group {group} is {before}'s and {owner}'s in generation {generation}",
                 )
+
+    def seated(self, group: str, instance: str | None, member_id: str) -> None:
+        """Under an instance id this is the member by now."""
+        if instance is not None:
+            self._holders[group, instance] = member_id
+
+    def holder(self, group: str, instance: str | None) -> str | None:
+        return None if instance is None else self._holders.get((group, instance))
 
     def committed_before(self, group: str, place: Place) -> int:
         return self._acked.get((group, place), -1)

@@ -42,12 +42,19 @@ class Member(Coordinated):
         self.turns = world.mood.batches * 2
         self.tries = 100
         """To become a member."""
+        self._strays: list[asyncio.Task[None]] = []
 
     @property
     def count(self) -> int:
         return self.world.witness.topics[self.topic].topic.partition_count
 
     async def run(self) -> None:
+        await self._live()
+        if self._strays:
+            await asyncio.wait(self._strays)
+        self.leave()
+
+    async def _live(self) -> None:
         luck = self.world.luck
         while self.turns > 0 and self.tries > 0:
             if self.session is None and not await self._begin():
@@ -55,11 +62,12 @@ class Member(Coordinated):
                 continue
             self.turns -= 1
             what = luck.random()
-            if what < 0.04:
+            if what < 0.06:
+                self._sleep_on(self.session)
                 self._crash()
-            elif what < 0.08:
+            elif what < 0.1:
                 await self._leave_group()
-            elif what < 0.13:
+            elif what < 0.15:
                 await asyncio.sleep(spread(luck, SESSION_S, 4 * SESSION_S))  # and does not know it
                 await self._work()
             elif what < 0.35:
@@ -68,7 +76,6 @@ class Member(Coordinated):
                 await self._work()
             await self.think(min(self.world.mood.think_s_max, SESSION_S / 4))
         await self._leave_group()
-        self.leave()
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -129,6 +136,7 @@ class Member(Coordinated):
         numbers = [int(number) for number in bytes(synced.assignment).decode().split(",") if number]
         self.places = [Place(self.topic, number) for number in numbers]
         self.ledger.assigned(self.group, self.generation, self.instance or self.member_id, self.places)
+        self.ledger.seated(self.group, self.instance, self.member_id)
         return True
 
     async def _heartbeat(self) -> bool:
@@ -143,6 +151,19 @@ class Member(Coordinated):
             )
             self.world.tally["group members left"] += 1
         self._crash()
+
+    def _sleep_on(self, session: Session | None) -> None:
+        """It seems to have crashed, and another comes in its place; some time it goes on, and commits."""
+        if session is None or not session.positions or self.world.luck.random() < 0.3:
+            return
+        who, generation, offsets = self.member_id, self.generation, dict(session.positions)
+
+        async def wake_up() -> None:
+            await asyncio.sleep(spread(self.world.luck, 0.05, 3 * SESSION_S))
+            self.world.tally["group zombies"] += 1
+            await self._committed(who, generation, offsets)
+
+        self._strays.append(asyncio.get_running_loop().create_task(wake_up()))
 
     def _crash(self) -> None:
         """Whoever comes in its place knows nothing but its instance id."""
@@ -214,19 +235,31 @@ class Member(Coordinated):
             await self._commit(self.session.positions)
 
     async def _commit(self, offsets: Mapping[Place, int]) -> None:
-        if not offsets:
-            return
-        newest, generation, offsets = self.ledger.generation(self.group), self.generation, dict(offsets)
+        if offsets:
+            code = await self._committed(self.member_id, self.generation, dict(offsets))
+            if code is not None:
+                await self._goes_on(code)
+
+    async def _committed(self, member_id: str, generation: int, offsets: dict[Place, int]) -> int | None:
+        newest, holder = self.ledger.generation(self.group), self.ledger.holder(self.group, self.instance)
         answer = await self._group_ask(
             frames.OFFSET_COMMIT,
-            {"generation_id_or_member_epoch": generation, "topics": by_topic(committed_values(offsets))},
+            {
+                "member_id": member_id,
+                "generation_id_or_member_epoch": generation,
+                "topics": by_topic(committed_values(offsets)),
+            },
         )
         if answer is LOST:
-            return
-        code = next(part.error_code for topic in answer.topics for part in topic.partitions)
+            return None
+        code = int(next(part.error_code for topic in answer.topics for part in topic.partitions))
         if code == NONE:
             self.ledger.committed(self.group, generation, newest, offsets)
-        await self._goes_on(code)
+            if holder not in (None, member_id):
+                self.world.witness.accuse(
+                    "a zombie commits nothing", f"{member_id} of {self.instance}, which {holder} is by now"
+                )
+        return code
 
 
 def committed_values(offsets: Mapping[Place, int]) -> dict[Place, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Programs that read, transform and write, exactly once: members of a group that commit their offsets as a part of the
 transaction in which their output is."""
 
+from tests.simulation.kafka.committed import Session
 from tests.simulation.kafka.coordinated import Place
 from tests.simulation.kafka.judge import Judge
 from tests.simulation.kafka.ledger import Ledger, made_of
@@ -21,10 +22,12 @@ class Program(Member):
         self.transactions = Transactions(self, ledger, f"{group}-{name}")
         self.sinks = sinks
 
-    async def run(self) -> None:
-        await super().run()
+    async def _live(self) -> None:
+        await super()._live()
         await self.transactions.init()  # so that nothing stays open
-        self.leave()
+
+    def _sleep_on(self, session: Session | None) -> None:
+        """Who has transactions commits in no other way."""
 
     def _crash(self) -> None:
         super()._crash()
