@@ -7,6 +7,14 @@ import pytest_asyncio
 
 from lakestream.errors import Conflict, Corrupt
 from lakestream.metadata import keys
+from lakestream.metadata.group_records import (
+    ClassicSide,
+    ConsumerGroupRecord,
+    ConsumerMember,
+    Progress,
+    TopicShape,
+    packed_group,
+)
 from lakestream.metadata.groups import Committed, GroupRecord, Groups, Member, Protocol, State
 from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.metadata.store import ABSENT, put_one
@@ -147,3 +155,50 @@ async def test_damage_is_told_with_its_place(store: MemoryStore, body: bytes) ->
     await put_one(store, keys.offset_key("g", P), b"\xff")
     with pytest.raises(Corrupt, match=r"/offsets/g/aa\.0000000000"):
         await groups.offsets("g")
+
+
+async def test_a_group_of_the_new_protocol_is_read_as_it_was_written(store: MemoryStore) -> None:
+    some = frozenset(PartitionId(topic, number) for topic in ("aa", "bb") for number in range(3))
+    members = {
+        "new": ConsumerMember(
+            instance_id="i",
+            rack="r",
+            client_id="c",
+            host="/h",
+            rebalance_ms=5,
+            names=("a", "b"),
+            pattern="a.*",
+            assignor="range",
+            epoch=4,
+            epoch_before=3,
+            progress=Progress.REVOKING,
+            assigned=some,
+            revoking=frozenset({PartitionId("cc", 9)}),
+            target=some | {PartitionId("cc", 9)},
+        ),
+        "same": ConsumerMember(names=("a", "b"), assigned=some, target=some),
+        "old": ConsumerMember(classic=ClassicSide(10, (Protocol("range", b"m"),))),
+    }
+    record = ConsumerGroupRecord(
+        epoch=5, target_epoch=4, members=members, topics={"a": TopicShape("aa", 3)}, since_ms=7
+    )
+    groups = Groups(store)
+    await groups.write("g", "me", ABSENT, [], (record, ABSENT))
+    stored = await groups.get("g")
+    assert stored is not None
+    assert stored.record == record
+
+
+def test_a_thousand_members_fit_into_one_record() -> None:
+    ids = [f"{number:032x}" for number in range(10)]
+    members = {
+        f"{number:022}": ConsumerMember(
+            client_id="consumer",
+            host="/10.0.0.1",
+            names=tuple(f"topic-with-a-long-name-{place}" for place in range(10)),
+            assigned=frozenset(PartitionId(topic_id, number) for topic_id in ids),
+            target=frozenset(PartitionId(topic_id, number) for topic_id in ids),
+        )
+        for number in range(1_000)
+    }
+    assert len(packed_group(ConsumerGroupRecord(members=members))) < 200_000

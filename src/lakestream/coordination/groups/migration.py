@@ -10,11 +10,18 @@ from collections.abc import Mapping
 
 from lakestream.coordination.groups import classic
 from lakestream.coordination.groups.consumer import CONSUMER
-from lakestream.coordination.groups.embedded import Poisoned, read_assignment, read_subscription, write_assignment
+from lakestream.coordination.groups.embedded import (
+    Poisoned,
+    Subscription,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
 from lakestream.coordination.groups.landscape import Landscape
 from lakestream.coordination.groups.refusals import Refusal, Refused
 from lakestream.coordination.groups.values import ConsumerGroup, Group, Instant, Joined, Step, Synced, Ticket, Told
 from lakestream.metadata.group_records import (
+    NOTHING,
     ClassicSide,
     ConsumerGroupRecord,
     ConsumerMember,
@@ -76,31 +83,46 @@ def emptied(group: ConsumerGroup, now: Instant) -> Group:
 
 
 def _upgraded(record: GroupRecord, landscape: Landscape) -> dict[str, ConsumerMember]:
-    taken: set[PartitionId] = set()
-    members: dict[str, ConsumerMember] = {}
-    for member in record.members.values():
-        protocol = record.protocol if record.protocol is not None else member.protocols[0].name
-        subscription = {known.name: read_subscription(known.metadata) for known in member.protocols}[protocol]
-        named = read_assignment(member.assignment)
-        if record.state is State.COMPLETING:
-            # Its share of this generation is not known yet. What it had before, it may still have.
-            named |= subscription.owned
-        has: Partitions = landscape.partitions(named) - taken
-        taken |= has
-        members[member.member_id] = ConsumerMember(
+    said = {member_id: _subscription(member, record) for member_id, member in record.members.items()}
+    shares = {member_id: read_assignment(member.assignment) for member_id, member in record.members.items()}
+    holds = _holds(said, shares, landscape)
+    return {
+        member_id: ConsumerMember(
             instance_id=member.instance_id,
-            rack=subscription.rack,
+            rack=said[member_id].rack,
             client_id=member.client_id,
             host=member.host,
             rebalance_ms=member.rebalance_ms,
-            names=tuple(sorted(set(subscription.topics))),
+            names=tuple(sorted(set(said[member_id].topics))),
             epoch=record.generation,
             epoch_before=record.generation,
-            assigned=has,
-            target=has,
+            assigned=holds[member_id],
+            target=holds[member_id],
             classic=ClassicSide(member.session_ms, member.protocols),
         )
-    return members
+        for member_id, member in record.members.items()
+    }
+
+
+def _subscription(member: Member, record: GroupRecord) -> Subscription:
+    """All that it said must be readable, whichever of it was chosen."""
+    chosen = record.protocol if record.protocol is not None else member.protocols[0].name
+    return {known.name: read_subscription(known.metadata) for known in member.protocols}[chosen]
+
+
+def _holds(
+    said: Mapping[str, Subscription], shares: Mapping[str, frozenset[tuple[str, int]]], landscape: Landscape
+) -> dict[str, Partitions]:
+    """What each may have in its hands: its share; and what it had when it joined, since it may not have heard of its
+    share yet. What several claim is of whom it was given to."""
+    taken: set[PartitionId] = set()
+    holds: dict[str, Partitions] = dict.fromkeys(said, NOTHING)
+    for claims in (shares, {member_id: one.owned for member_id, one in said.items()}):
+        for member_id, named in claims.items():
+            free = landscape.partitions(named) - taken
+            taken |= free
+            holds[member_id] |= free
+    return holds
 
 
 def _downgraded(member_id: str, member: ConsumerMember, side: ClassicSide, landscape: Landscape) -> Member:

@@ -11,6 +11,7 @@ import pytest_asyncio
 from tests.unit.coordination.groups.brokers import Cluster, Consumer, Coordinator, NewConsumer, settle
 
 from lakestream.coordination.groups.coordinator import GroupSettings
+from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refusal, Refused
 from lakestream.coordination.groups.values import LEAVE_FOR_A_WHILE, Rules
 from lakestream.errors import LakestreamError, Unavailable
@@ -120,6 +121,32 @@ async def test_a_store_that_does_not_answer_is_told_so(cluster: Cluster) -> None
     broker.store.trouble = None
     assert set((await one.described()).members) == {"one"}
     assert (await one.beat()).beaten.epoch == 1
+
+
+async def test_a_transaction_is_told_of_an_epoch_in_words_that_producers_know(cluster: Cluster) -> None:
+    broker = await alone(cluster)
+    member = NewConsumer(broker, "m")
+    await member.beat()
+    for certain in (False, True):
+        check = broker.groups.check_commit
+        assert await check("g", Committer("m", None, 1), certain=certain) is None
+        assert await check("g", Committer("m", None, 9), certain=certain) is Refusal.ILLEGAL_GENERATION
+        assert await check("g", Committer("x", None, 1), certain=certain) is Refusal.UNKNOWN_MEMBER_ID
+        assert await check("g", Committer(), certain=certain) is None, "a client of old"
+
+
+async def test_an_empty_group_is_deleted_and_forgotten(cluster: Cluster) -> None:
+    broker = await alone(cluster)
+    member = NewConsumer(broker, "m")
+    await member.beat()
+    assert await broker.groups.delete("g") is Refusal.NON_EMPTY_GROUP
+    await member.leave()
+    assert await broker.groups.delete("g") is None
+    assert await broker.groups.names() == []
+    with refuses(Refusal.GROUP_ID_NOT_FOUND):
+        await member.leave()
+    member.epoch = 0
+    assert (await member.beat()).beaten.epoch == 1, "another group of that name"
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

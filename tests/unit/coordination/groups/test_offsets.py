@@ -2,10 +2,27 @@
 
 import pytest
 
-from lakestream.coordination.groups.offsets import Committer, commit_refusal, deletion_refusal, expired
+from lakestream.coordination.groups.offsets import (
+    Committer,
+    commit_refusal,
+    deletion_refusal,
+    expired,
+    fetch_refusal,
+)
 from lakestream.coordination.groups.refusals import Refusal
 from lakestream.coordination.groups.subscription import subscribed_topics, topics_of
-from lakestream.metadata.groups import Committed, GroupRecord, Member, Protocol, State
+from lakestream.metadata.group_records import (
+    AnyGroup,
+    ClassicSide,
+    Committed,
+    ConsumerGroupRecord,
+    ConsumerMember,
+    GroupRecord,
+    Member,
+    Protocol,
+    State,
+    TopicShape,
+)
 from lakestream.model import PartitionId
 
 DAY = 24 * 60 * 60 * 1000
@@ -59,7 +76,56 @@ def test_who_may_commit(record: GroupRecord | None, who: Committer, refusal: Ref
     assert commit_refusal(record, who) is refusal
 
 
-def forgotten(record: GroupRecord, **committed_ms: int) -> list[PartitionId]:
+NEW = ConsumerGroupRecord(
+    epoch=5,
+    members={
+        "new": ConsumerMember(epoch=4, names=("a", "later")),
+        "old": ConsumerMember(epoch=3, classic=ClassicSide(10, ())),
+    },
+    topics={"b": TopicShape("bb", 1)},
+)
+EMPTY = ConsumerGroupRecord(epoch=6)
+
+
+@pytest.mark.parametrize(
+    ("record", "who", "refusal"),
+    [
+        (EMPTY, SIMPLE, None),
+        (EMPTY, Committer("new", None, 4), Refusal.UNKNOWN_MEMBER_ID),
+        (NEW, SIMPLE, Refusal.UNKNOWN_MEMBER_ID),
+        (NEW, Committer("new", None, 4), None),
+        (NEW, Committer("new", None, 3), Refusal.STALE_MEMBER_EPOCH),
+        (NEW, Committer("new", None, 5), Refusal.STALE_MEMBER_EPOCH),
+        (NEW, Committer("new", None, -1), Refusal.STALE_MEMBER_EPOCH),
+        (NEW, Committer("new", None, 4, knows_missing_groups=False), Refusal.UNSUPPORTED_VERSION),
+        (NEW, Committer("old", None, 3, knows_missing_groups=False), None),
+        (NEW, Committer("old", None, 4), Refusal.ILLEGAL_GENERATION),
+        (NEW, Committer("x", None, 4), Refusal.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_who_may_commit_in_the_new_protocol(
+    record: ConsumerGroupRecord, who: Committer, refusal: Refusal | None
+) -> None:
+    assert commit_refusal(record, who) is refusal
+
+
+def test_who_may_read_what_was_committed() -> None:
+    assert fetch_refusal(NEW, "new", 4) is None
+    assert fetch_refusal(NEW, "new", 3) is Refusal.STALE_MEMBER_EPOCH
+    assert fetch_refusal(NEW, "old", 4) is Refusal.ILLEGAL_GENERATION
+    assert fetch_refusal(NEW, "x", 4) is Refusal.UNKNOWN_MEMBER_ID
+    assert fetch_refusal(group(State.STABLE), "x", 4) is None, "the classic protocol does not ask"
+
+
+def test_members_of_the_new_protocol_say_what_they_read() -> None:
+    assert subscribed_topics(NEW) == frozenset({"a", "later", "b"})
+    assert deletion_refusal(NEW) is None
+    assert forgotten(NEW, a=0, b=0, gone=NOW) == [GONE]
+    assert forgotten(ConsumerGroupRecord(since_ms=NOW - KEPT), a=0) == [P]
+    assert forgotten(ConsumerGroupRecord(since_ms=NOW - KEPT + 1), a=0) == []
+
+
+def forgotten(record: AnyGroup, **committed_ms: int) -> list[PartitionId]:
     places = {"a": P, "b": Q, "gone": GONE}
     offsets = {places[name]: Committed(1, 0, "", ms, 1) for name, ms in committed_ms.items()}
     return expired(record, offsets, NAMES.get, NOW, KEPT)
