@@ -110,8 +110,8 @@ class Old(Client):
 
     def act(self, world: "World") -> None:
         if self.is_in:
-            group, refusal = steps.heartbeat(world.group, self.member_id, None, self.generation, ON.now)
-            world.group = group
+            step, refusal = steps.heartbeat(world.group, self.member_id, None, self.generation, ON)
+            world.take(step)
             if refusal is not None:
                 self.refused(refusal)
         elif self.joined is not None:

@@ -160,9 +160,9 @@ class Held:
 
     async def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> Refusal | None:
         self._check_alive()
-        group, refusal = steps.heartbeat(self._group, member_id, instance_id, generation, self._now())
-        if group is not self._group:
-            self._take(Step(group, ()))
+        step, refusal = steps.heartbeat(self._group, member_id, instance_id, generation, self._ground())
+        if step.group is not self._group:
+            self._take(step)
         if refusal in (None, Refusal.REBALANCE_IN_PROGRESS):
             self._hear(member_id)
         await self._settled()

@@ -54,14 +54,18 @@ def sync(group: AnyGroup, wish: Sync, on: Ground) -> Step[AnyGroup]:
 
 
 class Heard(NamedTuple):
-    group: AnyGroup
+    step: Step[AnyGroup]
     refusal: Refusal | None
 
 
-def heartbeat(group: AnyGroup, member_id: str, instance_id: str | None, generation: int, now: Instant) -> Heard:
-    if isinstance(group, ConsumerGroup):
-        return Heard(*mixed.heartbeat(group, member_id, instance_id, generation, now))
-    return Heard(group, classic.heartbeat(group.record, member_id, instance_id, generation))
+def heartbeat(group: AnyGroup, member_id: str, instance_id: str | None, generation: int, on: Ground) -> Heard:
+    if not isinstance(group, ConsumerGroup):
+        return Heard(Step(group, ()), classic.heartbeat(group.record, member_id, instance_id, generation))
+    step = Step(group, ())
+    if group.landscape is not on.landscape:  # topics changed, and all of the new protocol may be away for a while
+        step = consumer.settled(group, on.landscape, on.now)
+    heard = mixed.heartbeat(step.group, member_id, instance_id, generation, on.now)
+    return Heard(step._replace(group=heard.group), heard.refusal)
 
 
 def beat(name: str, group: AnyGroup, said: Beat, on: Ground) -> Step[AnyGroup]:

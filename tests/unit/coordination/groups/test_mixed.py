@@ -58,13 +58,14 @@ class Talk:
     """What was said to a group, and what it answered."""
 
     group: AnyGroup = field(default_factory=Group)
+    landscape: Landscape = field(default_factory=lambda: Landscape({"t": Topic("T", 4)}))
     now_ms: int = 0
     tickets: int = 0
     answers: dict[int, Answer] = field(default_factory=dict)
 
     @property
     def on(self) -> Ground:
-        return Ground(LANDSCAPE, Instant(self.now_ms, self.now_ms), Rules(opening_ms=0))
+        return Ground(self.landscape, Instant(self.now_ms, self.now_ms), Rules(opening_ms=0))
 
     def take(self, step: Step[AnyGroup]) -> None:
         self.group = step.group
@@ -121,7 +122,8 @@ class Talk:
         return {number for _, number in read_assignment(synced.assignment)}
 
     def heartbeat(self, member_id: str, generation: int) -> Refusal | None:
-        self.group, refusal = steps.heartbeat(self.group, member_id, None, generation, self.on.now)
+        step, refusal = steps.heartbeat(self.group, member_id, None, generation, self.on)
+        self.take(step)
         return refusal
 
     def leave(self, *leavers: Leaver) -> tuple[Refusal | None, ...]:
@@ -132,9 +134,6 @@ class Talk:
     def member(self, member_id: str) -> ConsumerMember:
         assert isinstance(self.group, ConsumerGroup)
         return self.group.record.members[member_id]
-
-
-LANDSCAPE = Landscape({"t": Topic("T", 4)})
 
 
 def classic(
@@ -243,6 +242,20 @@ def test_who_does_not_ask_for_its_share_or_come_again_is_out(talk: Talk) -> None
     talk.now_ms = 2 * REBALANCE_MS
     talk.take(steps.tick(talk.group, talk.on))
     assert talk.heartbeat(joined.member_id, joined.generation) is Refusal.UNKNOWN_MEMBER_ID
+
+
+def test_classic_members_notice_new_partitions_while_all_others_are_away() -> None:
+    talk = Talk()
+    talk.beat("new", instance="i")
+    joined = talk.join()
+    talk.share(joined.member_id, joined.generation)
+    talk.beat("new", LEAVE_FOR_A_WHILE, instance="i")
+    assert talk.join(joined.member_id).generation == 2
+    assert len(talk.share(joined.member_id, 2)) == 2
+    talk.landscape = Landscape({"t": Topic("T", 8)})
+    assert talk.heartbeat(joined.member_id, 2) is Refusal.REBALANCE_IN_PROGRESS
+    assert talk.join(joined.member_id).generation == 3
+    assert len(talk.share(joined.member_id, 3)) == 4
 
 
 def test_classic_members_leave(talk: Talk) -> None:

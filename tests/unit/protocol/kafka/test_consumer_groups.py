@@ -68,6 +68,7 @@ async def described(serving: Serving, group: str = "g") -> Any:
         ({"instance_id": ""}, INVALID_REQUEST),
         ({"rack_id": ""}, INVALID_REQUEST),
         ({"rebalance_timeout": -1}, INVALID_REQUEST),
+        ({"rebalance_timeout": -2}, INVALID_REQUEST),
         ({"topic_partitions": None}, INVALID_REQUEST),
         ({"topic_partitions": [{"topic_id": UUID(int=1), "partitions": [0]}]}, INVALID_REQUEST),
         ({"subscribed_topic_names": None}, INVALID_REQUEST),

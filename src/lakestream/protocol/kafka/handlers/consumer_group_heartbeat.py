@@ -65,6 +65,8 @@ def _check(call: Call) -> None:
     for name in ("group_id", "instance_id", "rack_id"):
         if getattr(body, name) == "":
             raise _invalid(f"{name} may not be empty")
+    if milliseconds(body.rebalance_timeout) < UNCHANGED_MS:
+        raise _invalid("no time is shorter than none (rebalance_timeout_ms)")
     if epoch < LEAVE_FOR_A_WHILE:
         raise _invalid(f"there is no epoch {epoch}")
     if epoch == LEAVE_FOR_A_WHILE and body.instance_id is None:
