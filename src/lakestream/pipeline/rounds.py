@@ -300,19 +300,18 @@ class Rounds:
         self._where = {}
         await together([self._find_parts(topic_id, own) for topic_id, own in topics.items()], TABLES_AT_ONCE)
         now_s = asyncio.get_running_loop().time()
-        before, self._held = self._held, {}
         wanted.clear()
         for topic_id, own in topics.items():
             if topic_id not in self._tables:  # it stopped
                 continue
+            before = self._held.pop(topic_id, HELD_NONE)  # others keep waiting, although it is not their turn
             if (where := self._where.get(topic_id)) is not None:
                 wait_ms = 0 if topic_id in asked else self._settings.whole_wait_ms
-                own, self._held[topic_id], keeps = plan.preferred(
-                    own, where, before.get(topic_id, HELD_NONE), now_s, wait_ms
-                )
+                own, waiting, keeps = plan.preferred(own, where, before, now_s, wait_ms)
                 if keeps:
                     whole[topic_id] = where
-                if self._held[topic_id]:  # what they wait for comes in logs that may have nothing else to move
+                if waiting:  # what they wait for comes in logs that may have nothing else to move
+                    self._held[topic_id] = waiting
                     self._changed.look_again(PartitionId(topic_id, number) for number in where.ends)
             wanted += own
 
@@ -603,8 +602,9 @@ class Rounds:
             return 0
 
     def _forget_gone(self) -> None:
-        for topic_id in {*self._tables, *self._offsets, *self.standings} - self._named.keys():
+        for topic_id in {*self._tables, *self._offsets, *self._held, *self.standings} - self._named.keys():
             self._tables.pop(topic_id, None)
+            self._held.pop(topic_id, None)
             self._offsets.pop(topic_id, None)
             self.standings.pop(topic_id, None)
         for partition in [one for one in self._trimmed if one.topic_id not in self._named]:

@@ -147,6 +147,24 @@ async def test_it_waits_no_longer_than_it_may_and_the_tag_stays(world: World) ->
     assert (tagged(healed), split(healed)) == (main_of(healed.metadata), {})
 
 
+async def test_a_round_without_the_topic_does_not_make_it_wait_anew(world: World) -> None:
+    logs, (other,) = await world.topic(2), await world.topic(name="other")
+    log, driving = await world.broker(), await Driving.start(world, PlanSettings(whole_wait_ms=200))
+    writer = Writer(log, 1)
+    await writer.write(*logs)
+    await writer.mark(logs[0])
+    await run(driving, logs)
+    held = driving.changed._changed
+    await asyncio.sleep(0.15)
+    driving.changed._changed = set()
+    await log.append(other, plain("a"))
+    await run(driving, [other])
+    driving.changed._changed = held
+    await asyncio.sleep(0.1)
+    await run(driving, logs)
+    assert await values(driving, logs) == [["1/1"], []]
+
+
 async def test_who_waits_for_a_table_is_not_kept_waiting(world: World) -> None:
     logs = await world.topic(2)
     log, driving = await world.broker(), await Driving.start(world)
