@@ -58,8 +58,9 @@ def is_classic_again(record: ConsumerGroupRecord) -> bool:
     return bool(record.members) and all(member.classic is not None for member in record.members.values())
 
 
-def downgraded(group: ConsumerGroup, landscape: Landscape, now: Instant) -> Step[Group]:
-    """All are to join again; those who just do, have."""
+def downgraded(group: ConsumerGroup, epoch: int, landscape: Landscape, now: Instant) -> Step[Group]:
+    """All are to join again; those who just do, have. `epoch`: the last that members know of, so that they hear of a
+    rebalance, not of a generation that they never saw: they would think that they lost everything."""
     members = {
         member_id: _downgraded(member_id, member, member.classic, landscape)
         for member_id, member in group.record.members.items()
@@ -67,7 +68,7 @@ def downgraded(group: ConsumerGroup, landscape: Landscape, now: Instant) -> Step
     }
     record = GroupRecord(
         state=State.STABLE,
-        generation=group.record.epoch,
+        generation=epoch,
         protocol_type=CONSUMER,
         members=members,
         since_ms=now.wall_ms,

@@ -43,7 +43,7 @@ def join(group: AnyGroup, wish: Join, on: Ground) -> Step[AnyGroup]:
     if isinstance(group, ConsumerGroup) and group.record.is_empty:
         group = migration.emptied(group, on.now)
     if isinstance(group, ConsumerGroup):
-        return _protocol_kept(mixed.join(group, wish, on.landscape, on.now, on.rules), on)
+        return _protocol_kept(group, mixed.join(group, wish, on.landscape, on.now, on.rules), on)
     return classic.join(group, wish, on.now, on.rules)
 
 
@@ -71,7 +71,7 @@ def heartbeat(group: AnyGroup, member_id: str, instance_id: str | None, generati
 def beat(name: str, group: AnyGroup, said: Beat, on: Ground) -> Step[AnyGroup]:
     """A heartbeat of the new protocol. Raises Refused; the group is as it was then."""
     if isinstance(group, ConsumerGroup):
-        return _protocol_kept(consumer.beat(group, said, on.landscape, on.now, on.rules), on)
+        return _protocol_kept(group, consumer.beat(group, said, on.landscape, on.now, on.rules), on)
     if said.epoch != JOIN:
         raise Refused(Refusal.GROUP_ID_NOT_FOUND, f"group {name} is not one of the new protocol")
     upgraded = migration.upgraded(name, group, on.landscape)
@@ -89,7 +89,7 @@ def settled(group: AnyGroup, on: Ground) -> Step[AnyGroup]:
 def leave(group: AnyGroup, leavers: Sequence[Leaver], on: Ground) -> Left[AnyGroup]:
     if isinstance(group, ConsumerGroup):
         left = mixed.leave(group, leavers, on.now)
-        return Left(_protocol_kept(left.step, on), left.refusals)
+        return Left(_protocol_kept(group, left.step, on), left.refusals)
     return classic.leave(group, leavers, on.now)
 
 
@@ -105,13 +105,13 @@ def abandoned(group: AnyGroup, wish: Join, on: Ground) -> Step[AnyGroup]:
 
 def expire(group: AnyGroup, member_ids: Sequence[str], on: Ground) -> Step[AnyGroup]:
     if isinstance(group, ConsumerGroup):
-        return _protocol_kept(consumer.without(group, member_ids, on.now), on)
+        return _protocol_kept(group, consumer.without(group, member_ids, on.now), on)
     return classic.expire(group, member_ids, on.now)
 
 
 def tick(group: AnyGroup, on: Ground) -> Step[AnyGroup]:
     if isinstance(group, ConsumerGroup):
-        return _protocol_kept(consumer.tick(group, on.now), on)
+        return _protocol_kept(group, consumer.tick(group, on.now), on)
     return classic.tick(group, on.now, on.rules)
 
 
@@ -125,9 +125,9 @@ def session_ms(member: Member | ConsumerMember, rules: Rules) -> int:
     return rules.session_ms if member.classic is None else member.classic.session_ms
 
 
-def _protocol_kept(step: Step[ConsumerGroup], on: Ground) -> Step[AnyGroup]:
+def _protocol_kept(before: ConsumerGroup, step: Step[ConsumerGroup], on: Ground) -> Step[AnyGroup]:
     """The new protocol, as long as anybody speaks it."""
     if not migration.is_classic_again(step.group.record):
         return step
-    back = migration.downgraded(step.group, on.landscape, on.now)
+    back = migration.downgraded(step.group, before.record.epoch, on.landscape, on.now)
     return back._replace(told=(*step.told, *back.told))

@@ -339,10 +339,11 @@ def test_when_the_last_of_the_new_protocol_leaves_the_group_is_classic_again() -
     talk.beat("new", LEAVE)
     record = talk.group.record
     assert isinstance(record, GroupRecord)
-    assert (record.state, record.generation, record.protocol_type) == (State.PREPARING, 9, "consumer")
+    assert (record.state, record.generation, record.protocol_type) == (State.PREPARING, 8, "consumer")
+    assert talk.heartbeat("old", 8) is Refusal.REBALANCE_IN_PROGRESS, "it keeps what it has until it joins"
     assert record.members["old"].session_ms == 10_000
     again = talk.join("old")
-    assert (again.generation, again.leader, len(again.members)) == (10, "old", 1)
+    assert (again.generation, again.leader, len(again.members)) == (9, "old", 1)
 
 
 def test_who_joins_while_the_last_one_leaves_need_not_come_again(talk: Talk) -> None:
