@@ -151,7 +151,9 @@ class Pipeline:
 
 def _drawn(world: World) -> PlanSettings:
     """Mostly small: so that a round ends in the middle of a claim, and a log takes several files."""
+    move_bytes_max = world.luck.choice((100, 300, 100_000))
     return PlanSettings(
-        move_bytes_max=world.luck.choice((100, 300, 100_000)),
+        move_bytes_max=move_bytes_max,
         round_bytes_max=world.luck.choice((100, 1_000, 100_000)),
+        whole_wait_ms=0 if move_bytes_max == 300 else 2_000,  # so that transactions are split
     )

@@ -8,15 +8,17 @@ from typing import Any
 import msgspec
 from tests.simulation.mutant import Mutant, never, only_in
 
-from lakestream.catalog import append, expire, rewrite
+from lakestream.catalog import append, catalog, expire, rewrite
 from lakestream.catalog.append import main_at
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.data_files import MovedRange
 from lakestream.catalog.errors import CommitUnknown
 from lakestream.catalog.listing import partition_fields
+from lakestream.catalog.next_offsets import NEXT_OFFSETS, main_of
 from lakestream.catalog.orphans import remove_orphans
 from lakestream.catalog.pointers import Found, Pointers
-from lakestream.catalog.updates import AddSnapshot
+from lakestream.catalog.updates import AddSnapshot, SetSnapshotRef
+from lakestream.catalog.whole_tag import WHOLE_TAG
 from lakestream.data.log.log import Bounds, Log
 from lakestream.data.table import replay
 from lakestream.data.table.replay import Replay
@@ -32,6 +34,8 @@ from lakestream.pipeline.backlog import backlog_of
 from lakestream.pipeline.maintenance import maintain
 from lakestream.pipeline.plan import Backlog, Spot
 from lakestream.pipeline.rounds import Rounds
+from lakestream.pipeline.whole import Part, Transaction, Whereabouts
+from lakestream.pipeline.whole import joined as joined_part
 
 # ── plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -184,6 +188,34 @@ async def _asked_once(self: Replay, partition: PartitionId, offset: int | None, 
         raise replay._missing(table, error) from error
 
 
+# ── whole transactions ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _one_look(
+    logs: Log, partitions: Sequence[PartitionId], starts: Mapping[int, int], backlogs: Sequence[Backlog]
+) -> Whereabouts:
+    """Only what is there to be moved is known of the transactions."""
+    found: dict[Transaction, dict[int, Part]] = {}
+    for one in backlogs:
+        for spot in one.spots:
+            if spot.transaction is not None:
+                number, parts = one.partition.number, found.setdefault(spot.transaction, {})
+                parts[number] = joined_part(parts.get(number), spot.offset, spot.offset_end)
+    return Whereabouts(found, {one.number: await logs.end_for_certain(one) for one in partitions})
+
+
+def _all_is_whole(metadata: Any) -> dict[int, int]:
+    return {}
+
+
+def _with_every_main(before: Any, after: Any) -> Any:
+    """The tag goes along, wherever it was."""
+    main = main_of(after)
+    is_new = main is not None and main != main_of(before) and WHOLE_TAG in before["refs"]
+    offsets = [one["properties"].get(NEXT_OFFSETS) for one in (before, after)]
+    return SetSnapshotRef(WHOLE_TAG, "tag", main) if main is not None and is_new and offsets[0] == offsets[1] else None
+
+
 TABLES = ("tables", "restarts")
 READ = ("tables", "slow readers")
 
@@ -243,6 +275,24 @@ TABLE_MUTANTS = (
         "only what is stable becomes rows",
         "open transactions are moved too",
         [(rounds, "backlog_of", _to_the_end)],
+        TABLES,
+    ),
+    Mutant(
+        "transactions are looked for where they have nothing to move, too",
+        "what a transaction has beyond is not known",
+        [(rounds, "whereabouts", _one_look)],
+        TABLES,
+    ),
+    Mutant(
+        "it is remembered how far split transactions go",
+        "what a round does not split is whole",
+        [(rounds, "split_of", _all_is_whole)],
+        TABLES,
+    ),
+    Mutant(
+        "a rewrite of what is split is split",
+        "the tag goes along with every change of others",
+        [(catalog, "following", _with_every_main)],
         TABLES,
     ),
     Mutant(

@@ -2,7 +2,8 @@
 
 Whoever commits, the pipeline, maintenance or a foreign engine: what then is the table must be, partition by partition,
 the committed records below its next offset, none missing, none twice, but for those that somebody deleted on purpose.
-And no file that a table names is ever removed.
+And no file that a table names is ever removed. The tag `transactions-whole` is on the newest snapshot in which no
+transaction is split, and on no other.
 """
 
 import io
@@ -30,6 +31,7 @@ LOCATIONS = Locations(ROOT)
 
 NEXT_OFFSETS = "lakestream.next-offsets"
 """Spelled again, as the rules of the log are."""
+WHOLE = "transactions-whole"
 
 _decode_pointer = msgspec.json.Decoder(Table).decode
 
@@ -50,6 +52,9 @@ class TrueTable:
     """Keys of all files that its metadata names, of whichever snapshot."""
     deleted: set[tuple[int, int]] = field(default_factory=set)
     """Rows that somebody took out: partition and offset."""
+    main: int | None = None
+    whole: int | None = None
+    """The newest snapshot in which no transaction is split."""
 
 
 class TrueTables:
@@ -127,9 +132,16 @@ class TrueTables:
             named.update(location for location, is_live in files if is_live)
         table.named = frozenset(map(LOCATIONS.key_of, named))
         stated = metadata["properties"].get(NEXT_OFFSETS)
+        before = table.next_offsets
         if stated is not None:
             self._moved_on(table_id, name, table, {int(number): end for number, end in json.loads(stated).items()})
         self._check_rows(table_id, name, table, live)
+        if main != table.main:
+            # What brings nothing in is as whole as what it follows.
+            if self._is_whole(table_id, table) if table.next_offsets != before else table.whole == table.main:
+                table.whole = main
+            table.main = main
+        self._check_tag(name, table, metadata["refs"].get(WHOLE, {}).get("snapshot-id"))
 
     def _files_of(self, list_location: str, where: str, named: set[str]) -> Iterator[tuple[str, bool]]:
         """Each with whether it is alive. What lies between is added to what is named."""
@@ -160,6 +172,26 @@ class TrueTables:
         if lost := table.next_offsets.keys() - next_offsets.keys():
             self._witness.accuse("tables move forward", f"partition {min(lost)} of {name} is not known any more")
         table.next_offsets = next_offsets
+
+    def _is_whole(self, table_id: str, table: TrueTable) -> bool:
+        """Of each transaction, all records of all logs lie below where the table ends, or none."""
+        found: dict[tuple[int, int], set[bool]] = {}
+        for partition, log in self._witness.logs.items():
+            if partition.topic_id == table_id:
+                end = table.next_offsets.get(partition.number, 0)
+                for offset, record in log.records.items():
+                    if record.kind is Kind.TRANSACTIONAL and self.is_committed(record):
+                        found.setdefault((record.producer_id, record.transaction), set()).add(offset < end)
+        split = sum(len(sides) > 1 for sides in found.values())
+        self._witness.tally["commits that split transactions" if split else "whole commits"] += 1
+        return not split
+
+    def _check_tag(self, name: str, table: TrueTable, tagged: int | None) -> None:
+        if tagged != table.whole:
+            self._witness.accuse(
+                "the tag is on the newest whole snapshot",
+                f"{name} at {table.next_offsets}: the tag is on {tagged}, the newest whole one is {table.whole}",
+            )
 
     def _check_rows(self, table_id: str, name: str, table: TrueTable, live: list[str]) -> None:
         rows = [row for location in live for row in self._rows_of(location, name)]
