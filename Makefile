@@ -58,7 +58,7 @@ test: check tools ## everything: check, then the tests that talk to real servers
 soak: tools ## for an hour or more: every client in every setting, brokers killed and attacked for longer than in make test
 	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
 	  kafka_clients kafka_java kafka_programs admin_clients zones killed_leader killed_kafka killed_brokers killed_pipeline kafka_fuzz \
-	  groups transactions kafka_apps))
+	  groups consumer_protocol transactions kafka_apps))
 
 sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
 	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
@@ -74,7 +74,7 @@ bench: bench-log bench-kafka bench-table ## every benchmark
 bench-log: tools ## the log against the bare disk, the bare bucket, and itself; results in benchmarks/results
 	$(BIN)/python -m benchmarks.log
 
-bench-kafka: tools ## brokers beside Apache Kafka, some twenty minutes; ONLY="produce steady" for parts of it
+bench-kafka: tools ## brokers beside Apache Kafka, some forty minutes; ONLY="produce steady" for parts of it
 	$(BIN)/python -m benchmarks.kafka $(ONLY)
 
 bench-table: tools ## into the table and back, beside Apache Kafka with Spark, some forty minutes; ONLY="move fresh" for parts

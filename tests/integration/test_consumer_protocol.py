@@ -25,7 +25,7 @@ from tests.integration.group_members import (
     shared,
     wait_until,
 )
-from tests.integration.programs import cluster_of, need, run, settings_for
+from tests.integration.programs import SOAK, cluster_of, need, run, settings_for
 
 from lakestream.testing.brokers import SQLITE_AND_DISK, Brokers, running_brokers
 
@@ -103,19 +103,22 @@ def test_a_static_member_comes_back_and_nobody_notices(cluster: Brokers, topic: 
             assert len(stays.assignments) == given, "the other one was not disturbed"
 
 
-def test_a_group_is_upgraded_member_by_member_and_goes_back(cluster: Brokers, topic: str, group: str) -> None:
+@pytest.mark.parametrize(("old", "new"), [(Confluent, NewConfluent), *([(Java, NewJava)] if SOAK else [])])
+def test_a_group_is_upgraded_member_by_member_and_goes_back(
+    cluster: Brokers, topic: str, group: str, old: type[Member], new: type[Member]
+) -> None:
     make(cluster.bootstrap, topic)
     values = fill(cluster.bootstrap, topic, 40)
-    members: list[Member] = [Confluent(cluster.bootstrap, group, topic) for _ in range(2)]
+    members: list[Member] = [old(cluster.bootstrap, group, topic) for _ in range(2)]
     with running(members):
         wait_until("the classic ones share", lambda: shared(members, PARTITIONS), members)
-        for place, kind in ((0, NewConfluent), (1, NewConfluent), (0, Confluent), (1, Confluent)):
+        for place, kind in ((0, new), (1, new), (0, old), (1, old)):
             members[place].stop()
             members[place] = kind(cluster.bootstrap, group, topic)
             members[place].__enter__()
             wait_until(f"{place} is {kind.name}", lambda: shared(members, PARTITIONS), members)
             values |= fill(cluster.bootstrap, topic, 8, start=1_000 * len(values))
-            last = ConsumerGroupType.CLASSIC if place and kind is Confluent else ConsumerGroupType.CONSUMER
+            last = ConsumerGroupType.CLASSIC if place and kind is old else ConsumerGroupType.CONSUMER
             assert kind_of(cluster.bootstrap, group)[0] == last
         wait_until("all is read by somebody", lambda: sum(committed(cluster.bootstrap, group, topic)) == len(values))
         for member in members:
