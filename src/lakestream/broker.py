@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec.structs import replace
+
 from lakestream.addresses import cannot_listen, parse_address, shown_address
 from lakestream.catalog.purge import Purging
 from lakestream.catalog.topic_tables import topic_deleted, topic_made
@@ -23,6 +25,7 @@ from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
+from lakestream.metadata.node_ids import NodeIds
 from lakestream.model import PartitionId
 from lakestream.node import Node, open_node
 from lakestream.protocol.kafka import handlers  # noqa: F401 -- they enter themselves into the table
@@ -75,7 +78,9 @@ async def open_broker(
         server = KafkaServer(ServerSettings())
         host, port = await _bound(server, settings.kafka)
         opened.push_async_callback(server.stop)
-        registration = Registration(node.stores.metadata, _advertised(settings, host, port))
+        me = _advertised(settings, host, port)
+        node_id = await NodeIds(node.stores.metadata).of(f"{me.host}:{me.port}")
+        registration = Registration(node.stores.metadata, replace(me, node_id=node_id))
         opened.push_async_callback(registration.close)
         await registration.start()
         purging = Purging(node.catalog, node.stores.metadata, node.stores.objects)

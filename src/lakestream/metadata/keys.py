@@ -41,6 +41,7 @@ LOGS = "/log/"
 PROBE = Key("/probe", "/probe")
 TOPICS = Folder("/topics", "/topics")
 BROKERS = Folder("/brokers", "/brokers")
+NODE_IDS = Folder("/node_ids", "/node_ids")
 CLUSTER = Folder("/cluster", "/cluster")
 CLUSTER_ID = CLUSTER.key("id")
 PRODUCER_IDS = CLUSTER.key("producer_ids")
@@ -74,6 +75,14 @@ def topic_key(name: str) -> Key:
 
 def broker_key(node_id: int) -> Key:
     return BROKERS.key(f"{node_id:010d}")
+
+
+def node_id_key(node_id: int) -> Key:
+    return NODE_IDS.key(f"{node_id:010d}")
+
+
+def node_id_of(path: str) -> int:
+    return int(path.rpartition("/")[2])
 
 
 def claims_folder(partition: PartitionId) -> Folder:
