@@ -1,7 +1,8 @@
-"""Kafka Streams and Kafka Connect, unmodified, exactly once: the programs in examples/, killed and started again."""
+"""Kafka Streams, Kafka Connect and a Python program, exactly once: those in examples/, killed and started again."""
 
 import importlib.util
 import random
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from typing import Final
 
 import confluent_kafka
 import pytest
+from tests.integration import kafka_clients
 from tests.integration.programs import SOAK, java_sources_run, need
 
 from lakestream.testing.brokers import OXIA_AND_S3, SQLITE_AND_DISK, Brokers, running_brokers
@@ -31,8 +33,9 @@ BATCH: Final = 100
 COPIED: Final = 20_100 if SOAK else 5_100
 
 
-@pytest.fixture(autouse=True)
-def _apps_can_run() -> None:
+@pytest.fixture
+def _apps() -> None:
+    """They can be run here."""
     need("kafka-apps-class")
     java_sources_run()
 
@@ -73,6 +76,11 @@ class Committed:
                 self.count += 1
         return self.count >= count
 
+    def more(self, count: int) -> Callable[[], bool]:
+        """Whether there are so many more than now."""
+        goal = self.count + count
+        return lambda: self.has(goal)
+
     def close(self) -> None:
         self.has(0)  # what nobody expects would come now
         self._consumer.close()
@@ -97,6 +105,7 @@ def lines_coming(bootstrap: str, topic: str, lines: list[str]) -> Iterator[threa
     assert not failed
 
 
+@pytest.mark.usefixtures("_apps")
 @pytest.mark.parametrize("stores", STORES)
 def test_streams_counts_every_word_once(stores: str, tmp_path: Path) -> None:
     """The application is killed, then a broker, while lines come."""
@@ -114,7 +123,7 @@ def test_streams_counts_every_word_once(stores: str, tmp_path: Path) -> None:
                 wait_until("it counts", lambda: counts.has(200), log)
                 app.kill()
                 app.start()
-                wait_until("it goes on", lambda: counts.has(counts.count + 200), log)
+                wait_until("it goes on", counts.more(200), log)
                 cluster[1].kill()
                 cluster[1].begin()
                 coming.join()
@@ -122,6 +131,27 @@ def test_streams_counts_every_word_once(stores: str, tmp_path: Path) -> None:
         counts.close()
         found = {word.decode(): list(map(int, numbers)) for word, numbers in counts.values.items()}
         assert found == {word: list(range(1, count + 1)) for word, count in expected.items()}
+
+
+def test_a_program_that_transforms_is_killed_and_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "transform.log"
+    lines = [f"line {number}" for number in range(LINES)]
+    with running_brokers(tmp_path / "brokers", 1, SQLITE_AND_DISK) as cluster:
+        kafka_clients.Confluent(cluster.bootstrap).create_topic("lines", 2)
+        kafka_clients.Confluent(cluster.bootstrap).create_topic("loud", 2)
+        command = [sys.executable, str(EXAMPLES / "transform.py"), "--bootstrap", cluster.bootstrap]
+        with running(Process("transform", ["lines", "loud"], log, command=command)) as program:
+            loud = Committed(cluster.bootstrap, "loud", partitions=2)
+            with lines_coming(cluster.bootstrap, "lines", lines) as coming:
+                for pause_s in (0, 0.05):
+                    wait_until("it transforms", loud.more(LINES // 10), log)
+                    time.sleep(pause_s)
+                    program.kill()
+                    program.start()
+                coming.join()
+            wait_until("all is transformed", lambda: loud.has(LINES), log)
+        loud.close()
+        assert sorted(loud.values[b""]) == sorted(line.upper().encode() for line in lines)
 
 
 # ── Connect ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -137,6 +167,7 @@ def copy_file() -> ModuleType:
     return module
 
 
+@pytest.mark.usefixtures("_apps")
 @pytest.mark.parametrize("stores", STORES)
 def test_connect_copies_every_line_once(stores: str, copy_file: ModuleType, tmp_path: Path) -> None:
     """The worker is killed when the source is in the middle of the file. The sink is paused then: a file has no
