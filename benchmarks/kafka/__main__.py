@@ -15,7 +15,18 @@ BROKERS = Command(
         " system.",
     ),
     package="benchmarks.kafka",
-    parts=("produce", "consume", "steady", "single", "idle", "cost"),
+    parts=(
+        "produce",
+        "consume",
+        "steady",
+        "single",
+        "idle",
+        "cost",
+        "rebalance",
+        "commits",
+        "transactions",
+        "failover",
+    ),
     sides=(LAKESTREAM, KAFKA, KAFKA_SYNCED),
 )
 

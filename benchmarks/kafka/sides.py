@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.common.measure import family
 from benchmarks.kafka.wire import answered
+from lakestream.errors import Unavailable
 from lakestream.testing.processes import Process, free_port, program
 
 LAKESTREAM: Final = "Lakestream"
@@ -32,6 +34,7 @@ _JVM_OPTIONS: Final = (
 """As kafka-server-start.sh has them."""
 _CLUSTER_ID: Final = "bGFrZXN0cmVhbS1iZW5jaA"
 _ADMIN_S_MAX: Final = 60.0
+TRIO_PATIENCE: Final = 3
 
 
 class Server:
@@ -46,11 +49,17 @@ class Server:
         self._process = process
         self._log = log
 
-    async def start(self) -> float:
-        """Seconds until it answers clients."""
+    async def start(self, patience: int = 1) -> float:
+        """Seconds until it answers clients. `patience`: three that start at once need more of it."""
         start_s = time.perf_counter()
         self._process.start()
-        await self._process.wait_ready(partial(answered, self.port))
+        for left in reversed(range(patience)):
+            try:
+                await self._process.wait_ready(partial(answered, self.port))
+                break
+            except Unavailable:
+                if not left:
+                    raise
         return time.perf_counter() - start_s
 
     def stop(self) -> None:
@@ -136,11 +145,47 @@ def lakestream(
     return Server(LAKESTREAM, process, port, log, http_port)
 
 
+@dataclass(frozen=True, slots=True)
+class Trio:
+    """Three brokers that are one cluster."""
+
+    name: str
+    members: tuple[Server, ...]
+
+    def alive(self, dead: Server | None = None) -> list[Server]:
+        return [member for member in self.members if member is not dead]
+
+
+@asynccontextmanager
+async def trios(names: Sequence[str], folder: Path) -> AsyncIterator[list[Trio]]:
+    """One cluster for each name, ready; those of Lakestream share SQLite and a folder, those of Kafka three copies."""
+    async with AsyncExitStack() as opened:
+        made = []
+        for number, name in enumerate(names):
+            own = folder / str(number)
+            own.mkdir(parents=True)
+            opened.callback(shutil.rmtree, own, ignore_errors=True)
+            members = [lakestream(own) for _ in range(3)] if name == LAKESTREAM else await _kafka_cluster(own, name, 3)
+            for member in members:
+                opened.callback(member.kill)
+            await asyncio.gather(*(member.start(TRIO_PATIENCE) for member in members))
+            made.append(Trio(name, tuple(members)))
+        yield made
+
+
 async def apache_kafka(folder: Path, name: str = KAFKA) -> Server:
     """One node that is broker and controller; formatted, not started yet."""
-    port, controller_port = free_port(), free_port()
-    config = folder / "server.properties"
-    config.write_text(_properties(port, controller_port, folder / "data", synced=name == KAFKA_SYNCED))
+    (server,) = await _kafka_cluster(folder, name, 1)
+    return server
+
+
+async def _kafka_cluster(folder: Path, name: str, count: int) -> list[Server]:
+    ports = {node: (free_port(), free_port()) for node in range(1, count + 1)}
+    return [await _kafka_node(folder / f"node-{node}", name, node, ports) for node in ports]
+
+
+async def _kafka_node(folder: Path, name: str, node: int, ports: Mapping[int, tuple[int, int]]) -> Server:
+    config = _configured(folder, name, node, ports)
     formatting = [program("kafka-class"), "kafka.tools.StorageTool", "format", "--cluster-id", _CLUSTER_ID]
     await asyncio.to_thread(
         subprocess.run, [*formatting, "--config", str(config)], check=True, stdout=subprocess.DEVNULL
@@ -152,23 +197,33 @@ async def apache_kafka(folder: Path, name: str = KAFKA) -> Server:
         log,
         environment=dict(os.environ) | {"KAFKA_JVM_OPTIONS": _JVM_OPTIONS},
     )
-    return Server(name, process, port, log)
+    return Server(name, process, ports[node][0], log)
 
 
-def _properties(port: int, controller_port: int, data: Path, synced: bool) -> str:
+def _configured(folder: Path, name: str, node: int, ports: Mapping[int, tuple[int, int]]) -> Path:
+    folder.mkdir(parents=True)
+    config = folder / "server.properties"
+    config.write_text(_properties(node, ports, folder / "data", synced=name == KAFKA_SYNCED))
+    return config
+
+
+def _properties(node: int, ports: Mapping[int, tuple[int, int]], data: Path, synced: bool) -> str:
+    """`ports` are those of all nodes: for clients, and for controllers."""
+    port, controller_port = ports[node]
+    copies, copies_min = len(ports), min(2, len(ports))
     settings = {
         "process.roles": "broker,controller",
-        "node.id": 1,
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "node.id": node,
+        "controller.quorum.voters": ",".join(f"{one}@127.0.0.1:{ports[one][1]}" for one in ports),
         "controller.listener.names": "CONTROLLER",
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": data,
-        "offsets.topic.replication.factor": 1,
-        "transaction.state.log.replication.factor": 1,
-        "transaction.state.log.min.isr": 1,
-        "share.coordinator.state.topic.replication.factor": 1,
-        "share.coordinator.state.topic.min.isr": 1,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": copies_min,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": copies_min,
         "group.initial.rebalance.delay.ms": 0,
         "log.segment.delete.delay.ms": 1_000,  # what a run has written is gone soon after it
     }

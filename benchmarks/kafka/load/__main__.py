@@ -8,10 +8,25 @@ from typing import Protocol
 import msgspec
 
 from benchmarks.kafka.load.bulk import Consuming, Producing
+from benchmarks.kafka.load.groups import Committing, Rebalancing
 from benchmarks.kafka.load.idle import Connecting, Touching
 from benchmarks.kafka.load.single import Requesting
 from benchmarks.kafka.load.steady import Stamping, Watching
-from benchmarks.kafka.load.tasks import Connect, Consume, Produce, Single, Stamp, Task, Told, Touch, Watch
+from benchmarks.kafka.load.tasks import (
+    Commit,
+    Connect,
+    Consume,
+    Produce,
+    Rebalance,
+    Single,
+    Stamp,
+    Task,
+    Told,
+    Touch,
+    Transact,
+    Watch,
+)
+from benchmarks.kafka.load.transactions import Transacting
 
 _PR_SET_PDEATHSIG = 1
 
@@ -48,6 +63,12 @@ def _worker(task: Task) -> Worker:
             return Touching(task)
         case Connect():
             return Connecting(task)
+        case Commit():
+            return Committing(task)
+        case Rebalance():
+            return Rebalancing(task)
+        case Transact():
+            return Transacting(task)
 
 
 if __name__ == "__main__":

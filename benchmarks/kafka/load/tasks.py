@@ -87,7 +87,40 @@ class Connect(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     connections: int
 
 
-Task = Produce | Consume | Stamp | Watch | Single | Touch | Connect
+class Commit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """So many requests that commit offsets of all partitions of a topic, over groups that have one in flight each."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    prefix: str
+    groups: int
+    commits: int
+
+
+class Rebalance(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """A group whose members all join again, so many times; tells how long it took from the first to the last."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    members: int
+    rounds: int
+
+
+class Transact(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """So many transactions of one record to each partition, by producers that have one open each; tells how long they
+    took."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    prefix: str
+    producers: int
+    transactions: int
+
+
+Task = Produce | Consume | Stamp | Watch | Single | Touch | Connect | Commit | Rebalance | Transact
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
