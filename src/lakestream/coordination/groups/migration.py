@@ -19,7 +19,7 @@ from lakestream.coordination.groups.embedded import (
 )
 from lakestream.coordination.groups.landscape import Landscape
 from lakestream.coordination.groups.refusals import Refusal, Refused
-from lakestream.coordination.groups.values import ConsumerGroup, Group, Instant, Joined, Step, Synced, Ticket, Told
+from lakestream.coordination.groups.values import Asked, ConsumerGroup, Group, Instant, Step, Synced, Ticket, Told
 from lakestream.metadata.group_records import (
     NOTHING,
     ClassicSide,
@@ -34,24 +34,25 @@ from lakestream.model import PartitionId
 
 
 def upgraded(name: str, group: Group, landscape: Landscape) -> Step[ConsumerGroup]:
-    """Whoever waits is to come again: it is told its share of the new group then. Refused, if members cannot be
+    """Whoever waits to be let in is let in; whoever waits for its share is to come again. Refused, if members cannot be
     understood."""
     record = group.record
     if record.members and record.protocol_type != CONSUMER:
         text = f"group {name} is one of {record.protocol_type}, not of consumers"
         raise Refused(Refusal.GROUP_ID_NOT_FOUND, text)
     try:
-        members = _upgraded(record, landscape)
+        said = {member_id: _subscription(member, record) for member_id, member in record.members.items()}
+        members = _upgraded(record, said, landscape)
     except Poisoned as error:
         text = f"group {name} cannot be upgraded: what its members say cannot be read ({error})"
         raise Refused(Refusal.GROUP_ID_NOT_FOUND, text) from error
     new = ConsumerGroupRecord(
         epoch=record.generation, target_epoch=record.generation, members=members, since_ms=record.since_ms
     )
-    joins = [Told(one, Joined(Refusal.REBALANCE_IN_PROGRESS, who)) for who, one in group.joining.items()]
-    syncs = [Told(one, Synced(Refusal.REBALANCE_IN_PROGRESS, who)) for who, one in group.syncing.items()]
+    joins = (Asked(one, who, landscape.partitions(said[who].owned), joins=True) for who, one in group.joining.items())
+    syncs = (Told(one, Synced(Refusal.REBALANCE_IN_PROGRESS, who)) for who, one in group.syncing.items())
     size = sum(member.size for member in members.values())
-    return Step(ConsumerGroup(record=new, size=size), (*joins, *syncs), to_store=bool(members))
+    return Step(ConsumerGroup(record=new, asking=tuple(joins), size=size), tuple(syncs), to_store=bool(members))
 
 
 def is_classic_again(record: ConsumerGroupRecord) -> bool:
@@ -83,8 +84,7 @@ def emptied(group: ConsumerGroup, now: Instant) -> Group:
     return classic.resumed(GroupRecord(generation=record.epoch, protocol_type=CONSUMER, since_ms=record.since_ms), now)
 
 
-def _upgraded(record: GroupRecord, landscape: Landscape) -> dict[str, ConsumerMember]:
-    said = {member_id: _subscription(member, record) for member_id, member in record.members.items()}
+def _upgraded(record: GroupRecord, said: Mapping[str, Subscription], landscape: Landscape) -> dict[str, ConsumerMember]:
     shares = {member_id: read_assignment(member.assignment) for member_id, member in record.members.items()}
     holds = _holds(said, shares, landscape)
     return {

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from lakestream.coordination.groups import steps
@@ -313,12 +314,28 @@ def test_what_a_member_had_when_it_joined_it_may_still_have(state: State) -> Non
     assert talk.beat("new").assigned == parts(3)
 
 
-def test_whoever_waits_in_a_rebalance_is_to_come_again() -> None:
+def test_whoever_waits_to_join_is_let_in() -> None:
+    """It may not be told to come again: aiokafka ends when it hears that."""
     talk = classic()
-    waiting = talk.ask_to_join(protocols=("range",))
+    waiting = talk.ask_to_join()
+    talk.beat("new")
+    joined = talk.answers[waiting]
+    assert isinstance(joined, Joined)
+    assert (joined.refusal, joined.generation) == (None, 8)
+    assert len(talk.share(joined.member_id, 8)) == 1, "what was nobody's is shared with the other one"
+
+
+def test_whoever_waits_for_its_share_is_to_come_again() -> None:
+    talk = classic(State.COMPLETING)
+    other = Member("other", None, "c", "/h", 10_000, REBALANCE_MS, (Protocol("range", subscription()),))
+    assert isinstance(talk.group, Group)
+    members = {**talk.group.record.members, "other": other}
+    talk.group = steps.resumed(msgspec.structs.replace(talk.group.record, members=members), talk.on.now)
+    talk.tickets += 1
+    talk.take(steps.sync(talk.group, Sync(talk.tickets, "other", None, 7, None, None, {}), talk.on))
+    waiting = talk.tickets
     talk.beat("new")
     assert talk.answers[waiting].refusal is Refusal.REBALANCE_IN_PROGRESS
-    assert talk.join(f"new-{waiting}").refusal is None
 
 
 @pytest.mark.parametrize("kind", ["connect", "stream"])
