@@ -54,6 +54,8 @@ def source(path: Path, topic: str) -> dict[str, str]:
         "topic.creation.default.partitions": "1",  # so that lines stay in order
         "topic.creation.default.replication.factor": "1",
         "exactly.once.support": "required",
+        # A worker that comes back waits until what it had left open is over, by its time-out.
+        "producer.override.transaction.timeout.ms": "10000",
     }
 
 

@@ -182,7 +182,8 @@ def test_connect_copies_every_line_once(stores: str, copy_file: ModuleType, tmp_
         with running(Process("kafka-apps-class", [copy_file.WORKER, str(path)], log)) as process:
             worker = copy_file.Worker(port)
             original.write_text(numbered(0, 50))
-            worker.put("source", copy_file.source(original, "copied") | {"batch.size": str(BATCH)})
+            own = {"batch.size": str(BATCH), "producer.override.transaction.timeout.ms": "3000"}
+            worker.put("source", copy_file.source(original, "copied") | own)
             worker.put("sink", copy_file.sink(copy, "copied"))
             wait_until("the first lines are copied", lambda: is_same(original, copy), log)
             wait_until("that is committed", lambda: has_committed_all(cluster, "connect-sink", "copied"), log)
