@@ -121,8 +121,9 @@ MOODS = (
     ),
     Mood(
         name="doubt",
-        weather=Weather(slow=0.05, lost_back=0.2, late=0.02, late_s_max=1 * HOUR),
-        storage_weather=Weather(slow=0.05, kill=0.002),  # or nobody would come as far as to a commit
+        weather=Weather(slow=0.05, lost_back=0.05, late=0.02, late_s_max=1 * HOUR),
+        storage_weather=Weather(slow=0.05, kill=0.002),
+        pointers_weather=Weather(slow=0.05, lost_back=0.4, late=0.05, late_s_max=1 * HOUR),
         pipelines=2,
         engines=1,
         think_s_max=30.0,

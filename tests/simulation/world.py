@@ -22,7 +22,7 @@ from lakestream.errors import Unavailable, Uncertain
 from lakestream.metadata.claims import Claims
 from lakestream.model import PartitionId
 from lakestream.settings import LogSettings, Profile, WalSettings
-from lakestream.testing.faults import CALM, FaultyMetadata, FaultyObjects, FaultySegments, Line, Weather, spread
+from lakestream.testing.faults import CALM, Fate, FaultyMetadata, FaultyObjects, FaultySegments, Line, Weather, spread
 from lakestream.testing.simulation import Died, SimClock, SimLoop
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ WORK_S_MAX = 120.0
 
 
 CLOSE_S_MAX = 600.0
+
+POINTERS = "/catalog/tables/"
 
 BATCH_BYTES_MAX = 300
 """The largest batch that a producer sends."""
@@ -50,6 +52,8 @@ class Mood:
     """Where those who move records into tables have another."""
     storage_weather: Weather | None = None
     """Where it is another on the way to bytes than to metadata."""
+    pointers_weather: Weather | None = None
+    """What drivers meet when they move the pointers of tables, and nowhere else: or they would never come so far."""
     brokers: int = 3
     partitions: int = 2
     plain: int = 1
@@ -89,6 +93,22 @@ class Mood:
     transactors: int = 0
 
 
+class PointerLine(Line):
+    """To a metadata store that is well, but when a table's pointer is moved, and looked at next."""
+
+    _is_bad = False
+    _moved = False
+
+    async def cross(self, what: str, effect: Callable[[], T], *, writes: bool) -> T:
+        self._is_bad = POINTERS in what and (writes or self._moved)
+        if POINTERS in what:
+            self._moved = writes
+        return await super().cross(what, effect, writes=writes)
+
+    def _draw(self) -> Fate:
+        return super()._draw() if self._is_bad else Fate.ARRIVES
+
+
 class Host:
     """One machine with its lines to the stores: a broker or a pipeline."""
 
@@ -99,6 +119,8 @@ class Host:
         self.clock = SimClock(loop, self.machine, skew_ms=loop.luck.randint(-20_000, 20_000))
         kinds = ("metadata", "objects", "disk")
         self.lines = [Line(loop, self.machine, kind, world.weather_of(name, kind), world.tally) for kind in kinds]
+        if world.mood.pointers_weather and name.startswith("pipeline") and not world.healed:
+            self.lines[0] = PointerLine(loop, self.machine, "metadata", world.mood.pointers_weather, world.tally)
         self.metadata = FaultyMetadata(world.server, self.lines[0])
         self.objects = FaultyObjects(world.objects, self.lines[1])
         self.segments = FaultySegments(world.disk, world.clock, self.lines[2])
