@@ -42,7 +42,7 @@ does not, and tells when a skipped one passes. Those with a * are also in `make 
 
 A name is that of the suite. Behind `/` stands a part of a test, behind `@` how it is run: `quick` in the suite's own
 quick mode, `idempotent` with idempotent producers, `no-commit` without automatic commits, `no-auto-create` against
-brokers with `--auto-create-topics no`.
+brokers with `--auto-create-topics no`, `new-groups` with members that speak the new protocol (KIP-848).
 """
 
 

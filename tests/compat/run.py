@@ -63,12 +63,14 @@ def _librdkafka(cases: Split, where: Cluster, patience: float, jobs: int) -> Ite
     yield from _at_once(jobs * WAITING, partial(librdkafka.run, cluster=where, debug=True), cases.skipped)
 
 
-def _at_once(jobs: int, run_one: Callable[[Case], Outcome], cases: Sequence[Case]) -> Iterator[Outcome]:
+def _at_once(
+    jobs: int, run_some: Callable[[Sequence[Case]], list[Outcome]], cases: Sequence[Case]
+) -> Iterator[Outcome]:
     with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(run_one, case) for case in cases]
+        running = [pool.submit(run_some, some) for some in librdkafka.together(cases)]
         try:
             for done in as_completed(running):
-                yield done.result()
+                yield from done.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
