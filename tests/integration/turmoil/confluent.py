@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -102,19 +102,22 @@ class Writer:
 
 
 class Reader:
+    protocol: ClassVar[dict[str, Any]] = {
+        "session.timeout.ms": SESSION_MS,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "partition.assignment.strategy": "range,roundrobin",
+    }
+
     def __init__(self, bootstrap: str, name: str, topics: Sequence[str], group: str, *, committed: bool) -> None:
         own = {
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "fetch.wait.max.ms": 100,
-            "partition.assignment.strategy": "range,roundrobin",
         }
         self.session = 0
-        self._consumer: Any = confluent_kafka.Consumer(_common(bootstrap, name) | own)
+        self._consumer: Any = confluent_kafka.Consumer(_common(bootstrap, name) | own | self.protocol)
         self._consumer.subscribe(list(topics), on_assign=self._on_assign)
 
     def _on_assign(self, *_: object) -> None:
@@ -147,3 +150,16 @@ class Reader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+class NewReader(Reader):
+    """Of the new protocol of groups, in which the brokers assign."""
+
+    protocol: ClassVar[dict[str, Any]] = {"group.protocol": "consumer"}
+
+
+class New:
+    """As a library."""
+
+    ERRORS = ERRORS
+    Sender, Writer, Reader = Sender, Writer, NewReader

@@ -28,7 +28,14 @@ LIBRARIES: Final = {
 }
 PLAIN, LEDGERS, MADE, MADE_ALONE = "plain", ("debits", "credits"), "made", "made-alone"
 TOPICS: Final = (PLAIN, *LEDGERS, MADE, MADE_ALONE)
-GROUPS: Final = (("readers", PLAIN), ("auditors", LEDGERS[0]), ("movers", PLAIN), ("mover-alone", PLAIN))
+GROUPS: Final = (
+    ("readers", PLAIN),
+    ("new-readers", PLAIN),
+    ("auditors", LEDGERS[0]),
+    ("movers", PLAIN),
+    ("mover-alone", PLAIN),
+)
+NEW_READERS: Final = 2
 
 
 class Run:
@@ -54,6 +61,11 @@ class Run:
                 Reading(f"{name}-audits", library, bootstrap, history, LEDGERS[:1], "auditors", committed=True),
                 Moving(f"{name}-moves", library, bootstrap, history, PLAIN, target, group),
             ]
+        new = cast(Library, confluent.New)
+        readers += [
+            Reading(f"confluent-new-reads-{number}", new, bootstrap, history, [PLAIN], "new-readers", committed=False)
+            for number in range(NEW_READERS)
+        ]
         return writers, readers
 
     async def go(self, seconds: float) -> int:
