@@ -18,7 +18,7 @@ from lakestream.errors import LakestreamError, Unavailable
 from lakestream.metadata.group_records import GroupRecord
 from lakestream.model import PartitionId
 
-QUICK = GroupSettings(rules=Rules(opening_ms=0, session_ms_min=1, session_ms=300))
+QUICK = GroupSettings(rules=Rules(opening_ms=0, session_ms_min=1, session_ms=500))
 
 
 @pytest_asyncio.fixture
@@ -156,7 +156,7 @@ async def test_who_is_silent_is_put_out(cluster: Cluster) -> None:
     broker = await alone(cluster, QUICK)
     silent, loud = NewConsumer(broker, "silent"), NewConsumer(broker, "loud")
     await settle(silent, loud)
-    for _ in range(10):
+    for _ in range(14):
         await asyncio.sleep(0.05)
         await loud.beat()
     assert len(loud.owned) == 4
@@ -194,7 +194,7 @@ async def test_a_static_member_that_does_not_come_back_is_put_out(cluster: Clust
     await away.leave(LEAVE_FOR_A_WHILE)
     await stays.beat()
     assert len(stays.owned) == 2
-    for _ in range(10):
+    for _ in range(14):
         await asyncio.sleep(0.05)
         await stays.beat()
     assert len(stays.owned) == 4
@@ -322,14 +322,19 @@ async def test_a_thousand_members(cluster: Cluster) -> None:
 
 
 async def test_ten_thousand_groups(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.coordination.groups.coordinator.STALL_MS", 600_000)  # all of them at once
+    monkeypatch.setattr("lakestream.coordination.groups.coordinator.STALL_MS", 600_000)  # machines may be busy
     broker = await alone(cluster, partitions=1)
     members = [NewConsumer(broker, "m", f"group-{number}") for number in range(10_000)]
+
+    async def all_beat() -> None:
+        for start in range(0, len(members), 200):
+            await asyncio.gather(*(member.beat() for member in members[start : start + 200]))
+
     began = time.process_time()
-    await asyncio.gather(*(member.beat() for member in members))
+    await all_beat()
     took_s = time.process_time() - began
     began, puts = time.process_time(), broker.store.puts
-    await asyncio.gather(*(member.beat() for member in members))
+    await all_beat()
     beat_s = time.process_time() - began
     print(f"10,000 groups were made in {took_s:.2f} s; a heartbeat in each takes {beat_s:.2f} s")
     assert broker.store.puts == puts
