@@ -41,7 +41,7 @@ def _many(seeds: range, jobs: int) -> int:
     outcomes: list[Outcome] = []
     failed: list[Outcome] = []
     with ProcessPoolExecutor(jobs) as pool:
-        for outcome in pool.map(run, seeds, chunksize=10):
+        for outcome in pool.map(run, seeds, chunksize=max(1, min(10, len(seeds) // (8 * jobs)))):
             outcomes.append(outcome)
             if outcome.violation is not None:
                 failed.append(outcome)
