@@ -58,7 +58,7 @@ test: check tools ## everything: check, then the tests that talk to real servers
 soak: tools ## for an hour or more: every client in every setting, brokers killed and attacked for longer than in make test
 	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
 	  kafka_clients kafka_java kafka_programs admin_clients zones killed_leader killed_kafka killed_brokers killed_pipeline kafka_fuzz \
-	  groups consumer_protocol transactions kafka_apps))
+	  groups consumer_protocol transactions kafka_apps rolling_restart whole_transactions turmoil))
 
 sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
 	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

@@ -90,7 +90,7 @@ async def open_broker(
         transactions.start()
         services.groups.start()
         opened.push_async_callback(services.groups.close)  # before the others hear that it goes: members ask them then
-        expiry = Expiry(services.groups, view, clock)
+        expiry = Expiry(services.groups, view, clock, services.transactions.pending)
         expiry.start()
         opened.push_async_callback(expiry.close)
         retention = Retention(

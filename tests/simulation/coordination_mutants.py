@@ -20,7 +20,7 @@ from lakestream.data.log import fold, log, struggle
 from lakestream.errors import Conflict, Fenced, LakestreamError, Missing
 from lakestream.metadata import keys
 from lakestream.metadata.claims import NO_TRANSACTION, BatchInfo
-from lakestream.metadata.group_records import offset_of
+from lakestream.metadata.group_records import offset_of, packed_offset
 from lakestream.metadata.groups import Groups as GroupRecords
 from lakestream.metadata.groups import StoredOffset, Written
 from lakestream.metadata.store import ANY, Put
@@ -32,7 +32,6 @@ from lakestream.metadata.transactions import (
     Transaction,
     Transactions,
     _encode,
-    _encode_offset,
 )
 from lakestream.model import PartitionId
 
@@ -188,7 +187,7 @@ _save = Shelf.save
 
 async def _commit_offsets_blindly(self: Transactions, record: Transaction) -> None:
     puts = [
-        Put(keys.offset_key(group, one.partition), _encode_offset(one.committed), ANY)
+        Put(keys.offset_key(group, one.partition), packed_offset(one.committed), ANY)
         for group, some in record.offsets.items()
         for one in some
     ]

@@ -5,7 +5,7 @@ are written once, since a thousand members share them.
 """
 
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -269,6 +269,15 @@ def _unpacked(packed: _PackedConsumerGroup) -> ConsumerGroupRecord:
 # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class Asked(NamedTuple):
+    """When somebody asked for an offset, among all who ask of the group; the clocks of brokers do not matter."""
+
+    term: int = -1
+    """Version of the group's owner, as its coordinator knew it: it grows, and each coordinator has greater ones."""
+    number: int = 0
+    """Of the coordinator's own."""
+
+
 class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     offset: int
     leader_epoch: int
@@ -277,6 +286,8 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     generation: int
     expires_ms: int = -1
     """Chosen by clients of old; -1: as the broker has it."""
+    asked: Asked = Asked()
+    """Of two offsets, the one stays that was asked for later."""
 
 
 # ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,11 +11,13 @@ that what comes too late never covers what is newer.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from lakestream.errors import Conflict, Unavailable
 from lakestream.metadata import keys
 from lakestream.metadata.group_records import AnyGroup as AnyGroup
+from lakestream.metadata.group_records import Asked as Asked
 from lakestream.metadata.group_records import Committed as Committed
 from lakestream.metadata.group_records import ConsumerGroupRecord as ConsumerGroupRecord
 from lakestream.metadata.group_records import GroupRecord as GroupRecord
@@ -59,6 +61,12 @@ class Written(NamedTuple):
     lost: frozenset[PartitionId]
 
 
+class Replacing(NamedTuple):
+    committed: Committed
+    base: int
+    """Version of the offset that was there when this one was asked for."""
+
+
 class NamedGroup(NamedTuple):
     name: str
     created_ms: int
@@ -89,6 +97,52 @@ class Groups:
         folder = keys.offsets_folder(name)
         found = (await self._store.scan(folder, "", keys.OWNER_NAME, confirmed=True)).records
         return {keys.offset_partition(one.name): StoredOffset(offset_of(one), one.version) for one in found}
+
+    async def commit_asked(self, name: str, wanted: Mapping[PartitionId, "Replacing"]) -> None:
+        """What a transaction held until now, by whoever ends it, however often. An offset that was asked for later
+        stays, and so do those of a group that was deleted meanwhile: away.
+
+        Unavailable: others write all the time, or the store does not answer."""
+        left = {one: (wish.committed, wish.base) for one, wish in wanted.items()}
+        made: dict[PartitionId, int] = {}
+        for _ in range(CLAIMS_MAX):
+            lost = await self._put_offsets(name, left, made)
+            if not lost or not await self._is_alive(name):
+                break
+            there = await self.offsets(name)
+            left = {
+                one: (wanted[one].committed, there[one].version if one in there else ABSENT)
+                for one in lost
+                if one not in there or there[one].committed.asked < wanted[one].committed.asked
+            }
+        else:
+            raise Unavailable(f"the offsets of group {name} change all the time; try again")
+        if made and not await self._is_alive(name):
+            await self._remove_made(name, made)
+
+    async def _put_offsets(
+        self, name: str, wanted: Mapping[PartitionId, tuple[Committed, int]], made: dict[PartitionId, int]
+    ) -> list[PartitionId]:
+        """Those that were at another version. `made`: takes the versions of those that were not there before."""
+        puts = [Put(keys.offset_key(name, one), packed_offset(value), base) for one, (value, base) in wanted.items()]
+        lost = []
+        for (partition, (_, base)), answer in zip(wanted.items(), await self._store.put(puts), strict=True):
+            if isinstance(answer, Conflict):
+                lost.append(partition)
+            elif not isinstance(answer, Stored):
+                raise answer
+            elif base == ABSENT:
+                made[partition] = answer.version
+        return lost
+
+    async def _remove_made(self, name: str, made: Mapping[PartitionId, int]) -> None:
+        for partition, version in made.items():
+            with suppress(Conflict):
+                await self._store.delete(keys.offset_key(name, partition), version)
+
+    async def _is_alive(self, name: str) -> bool:
+        group = await self.get(name)
+        return group is not None and not group.record.is_dead
 
     # ── what a coordinator does ──────────────────────────────────────────────────────────────────────────────────────
 

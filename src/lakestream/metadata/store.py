@@ -43,7 +43,7 @@ class Record(NamedTuple):
     path: str
     value: bytes
     version: int
-    """Changes with every put and is never given again to this key, not even after a delete."""
+    """Grows with every put of this key, also over a delete: none is ever given again."""
     created_ms: int
     """When the key was created, by the store's own clock. Later puts do not change it."""
 

@@ -16,8 +16,8 @@ import msgspec
 
 from lakestream.errors import Conflict, Corrupt
 from lakestream.metadata import keys
-from lakestream.metadata.groups import Committed
-from lakestream.metadata.store import ABSENT, ANY, Changes, MetadataStore, Put, Record, Stored, put_one
+from lakestream.metadata.groups import Committed, Groups, Replacing
+from lakestream.metadata.store import ABSENT, ANY, Changes, MetadataStore, Record, put_one
 from lakestream.model import PartitionId
 
 FORMAT: Final = 1
@@ -53,7 +53,7 @@ class PendingOffset(NamedTuple):
     partition: PartitionId
     committed: Committed
     base: int
-    """Version of the committed offset when this one came: it replaces that one, and none that came later."""
+    """Version of the committed offset when this one came. Mostly it replaces that one."""
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,12 +108,12 @@ class NotedId(NamedTuple):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Transaction).decode
-_encode_offset = msgspec.msgpack.Encoder().encode
 
 
 class Transactions:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._groups = Groups(store)
 
     async def load(self, transactional_id: str, *, confirmed: bool = False) -> Known | None:
         record = await self._store.get(keys.transaction_key(transactional_id), confirmed=confirmed)
@@ -168,16 +168,10 @@ class Transactions:
             await self._store.delete(keys.group_transaction_key(group, noted.transactional_id), noted.version)
 
     async def commit_offsets(self, record: Transaction) -> None:
-        """What a committed transaction holds. One that was replaced meanwhile stays as it is: either by this, when it
-        was done before, or by what came later."""
-        puts = [
-            Put(keys.offset_key(group, one.partition), _encode_offset(one.committed), one.base)
-            for group, offsets in record.offsets.items()
-            for one in offsets
-        ]
-        for answer in await self._store.put(puts):
-            if not isinstance(answer, Stored | Conflict):
-                raise answer
+        """What a committed transaction holds."""
+        for group, offsets in record.offsets.items():
+            wanted = {one.partition: Replacing(one.committed, one.base) for one in offsets}
+            await self._groups.commit_asked(group, wanted)
 
 
 def _transaction(record: Record) -> Transaction:

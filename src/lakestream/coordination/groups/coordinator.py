@@ -28,7 +28,7 @@ from lakestream.coordination.groups.values import JOIN, Beat, Beaten, Join, Join
 from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.group_records import AnyGroup, Committed, ConsumerGroupRecord
-from lakestream.metadata.groups import Claimed, NamedGroup, StoredOffset
+from lakestream.metadata.groups import Asked, Claimed, NamedGroup, StoredOffset
 from lakestream.metadata.groups import Groups as GroupRecords
 from lakestream.metadata.store import ABSENT, MetadataStore
 from lakestream.model import PartitionId
@@ -176,7 +176,13 @@ class Groups:
         """Whether it may commit as a part of a transaction. `certain`: this broker has the group, and had it all the
         time since this was last asked."""
         held = await self._group(check_name(name, may_be_empty=True), create=who.generation < 0)
-        return offsets.commit_refusal(None, who) if held is None else await held.check_commit(who, certain=certain)
+        return offsets.transaction_refusal(None, who) if held is None else await held.check_commit(who, certain=certain)
+
+    async def ask(self, name: str) -> Asked:
+        """For offsets that a transaction asks for now."""
+        held = await self._group(check_name(name, may_be_empty=True), create=True)
+        assert held is not None
+        return held.ask()
 
     async def check_reader(self, name: str, member_id: str, epoch: int) -> Refusal | None:
         """Whether a member of the new protocol may ask for the group's offsets. Anybody may of a group that is none."""

@@ -5,6 +5,7 @@ Every broker looks after the groups that it coordinates, a few at a time. The ru
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Set
 from typing import Final
 
 from lakestream.clock import Clock
@@ -13,18 +14,22 @@ from lakestream.coordination.groups.coordinator import Groups
 from lakestream.coordination.groups.offsets import expired
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata.groups import NamedGroup
+from lakestream.model import PartitionId
 
 log = logging.getLogger(__name__)
 
 PAUSE_S: Final = 0.01
 """Between groups: clients come first."""
+Pending = Callable[[str], Awaitable[Set[PartitionId]]]
+"""Of a group: partitions whose offsets a transaction holds. They are in use, and so is the group."""
 LEFTOVER_MS: Final = 60 * 60 * 1000
 """A name stands there for a moment before its group does."""
 
 
 class Expiry:
-    def __init__(self, groups: Groups, view: ClusterView, clock: Clock) -> None:
+    def __init__(self, groups: Groups, view: ClusterView, clock: Clock, pending: Pending) -> None:
         self._groups = groups
+        self._pending = pending
         self._view = view
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -68,10 +73,13 @@ class Expiry:
         topics = {partition.topic_id for partition in offsets}
         names = {topic_id: await self._name(topic_id) for topic_id in topics}
         gone = expired(record, offsets, names.__getitem__, now_ms, self._groups.settings.offsets_retention_ms)
+        is_over = record.is_empty and len(gone) == len(offsets)
+        if (gone or is_over) and (held := await self._pending(name)):
+            gone, is_over = [one for one in gone if one not in held], False
         if gone:
             log.info("groups.expired group=%s offsets=%d", name, len(gone))
             await self._groups.remove_offsets(name, gone)
-        if record.is_empty and len(gone) == len(offsets):
+        if is_over:
             await self._groups.delete(name)
 
     async def _name(self, topic_id: str) -> str | None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from lakestream.clock import Clock
 from lakestream.coordination.groups import consumer, offsets, steps
 from lakestream.coordination.groups.landscape import Landscape
@@ -41,8 +43,8 @@ from lakestream.coordination.groups.values import (
 )
 from lakestream.errors import Conflict, LakestreamError
 from lakestream.metadata.group_records import AnyGroup as AnyRecord
-from lakestream.metadata.group_records import Committed, GroupRecord, State
-from lakestream.metadata.groups import Claimed, Groups
+from lakestream.metadata.group_records import Asked, Committed, GroupRecord, State
+from lakestream.metadata.groups import Claimed, Groups, StoredOffset
 from lakestream.metadata.store import ABSENT
 from lakestream.model import PartitionId
 
@@ -102,6 +104,7 @@ class Held:
         self._heard_ms = dict.fromkeys(record.members, self._now().ms)
         self._tickets: dict[Ticket, asyncio.Future[Answer]] = {}
         self._ticket = 0
+        self._asked = 0
         self._next = _Round()
         self._flying: _Round | None = None
         self._writing = False
@@ -200,23 +203,28 @@ class Held:
             return refusal
         self._hear(who.member_id)
         if wanted:
+            asked = self.ask()
             self._next.removed.difference_update(wanted)
-            self._next.offsets.update(wanted)
+            self._next.offsets.update({name: replace(one, asked=asked) for name, one in wanted.items()})
             await self._written()
         return None
 
+    def ask(self) -> Asked:
+        """For an offset that is asked for now: later than for all before, by whichever broker."""
+        self._asked += 1
+        return Asked(self._owner, self._asked)
+
     async def check_commit(self, who: Committer, *, certain: bool) -> Refusal | None:
-        """Of a transaction. Clients of old do not say who they are: their transactional ids keep them apart."""
+        """Of a transaction."""
         self._check_alive()
-        refusal = None if who.is_nobody else offsets.commit_refusal(self.record if self.exists else None, who)
+        refusal = offsets.transaction_refusal(self.record if self.exists else None, who)
         if refusal is None:
             self._hear(who.member_id)
         if certain and refusal is None:
             await self._written()
         else:
             await self._settled()
-        # What is said of epochs, producers do not know.
-        return Refusal.ILLEGAL_GENERATION if refusal is Refusal.STALE_MEMBER_EPOCH else refusal
+        return refusal
 
     async def check_reader(self, member_id: str, epoch: int) -> Refusal | None:
         """Whether a member may ask for the group's offsets."""
@@ -395,8 +403,10 @@ class Held:
                 break
             # Written by somebody else: an older coordinator that came too late, or a transaction. Whether this broker
             # still has the group is asked after the new versions are read: only then may it cover what is there.
-            self._versions = {name: stored.version for name, stored in (await self._groups.offsets(self.name)).items()}
+            there = await self._groups.offsets(self.name)
+            self._versions = {name: stored.version for name, stored in there.items()}
             await self._write_offsets({}, None)
+            left = {name: one for name, one in left.items() if name not in there or _is_later(one, there[name])}
             left = await self._write_offsets(left, None)
         if left:
             raise Conflict(f"the offsets of group {self.name} change all the time")
@@ -473,3 +483,7 @@ class Held:
 
 
 def _nobody(held: Held) -> None: ...
+
+
+def _is_later(one: Committed, there: StoredOffset) -> bool:
+    return one.asked > there.committed.asked

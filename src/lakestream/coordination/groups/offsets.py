@@ -13,6 +13,7 @@ from lakestream.metadata.group_records import AnyGroup, Committed, ConsumerGroup
 from lakestream.model import PartitionId
 
 NO_GENERATION = -1
+_NOT_FOR_PRODUCERS = (Refusal.STALE_MEMBER_EPOCH, Refusal.GROUP_ID_NOT_FOUND)
 
 
 class Committer(NamedTuple):
@@ -45,6 +46,16 @@ def commit_refusal(group: AnyGroup | None, who: Committer) -> Refusal | None:
     if who.generation != group.generation:
         return Refusal.ILLEGAL_GENERATION
     return Refusal.REBALANCE_IN_PROGRESS if group.state is State.COMPLETING else None
+
+
+def transaction_refusal(group: AnyGroup | None, who: Committer) -> Refusal | None:
+    """The same for offsets of a transaction. Clients of old do not say who they are: their transactional ids keep them
+    apart. While members share out partitions, what one has read before may still be committed. And producers know fewer
+    words: one that they do not know would be their end."""
+    refusal = None if who.is_nobody else commit_refusal(group, who)
+    if refusal is Refusal.REBALANCE_IN_PROGRESS:
+        return None
+    return Refusal.ILLEGAL_GENERATION if refusal in _NOT_FOR_PRODUCERS else refusal
 
 
 def fetch_refusal(group: AnyGroup, member_id: str, epoch: int) -> Refusal | None:

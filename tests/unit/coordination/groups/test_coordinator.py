@@ -11,6 +11,7 @@ from tests.unit.coordination.groups.brokers import QUICK, Cluster, Consumer
 
 from lakestream.coordination.groups.coordinator import GroupSettings
 from lakestream.coordination.groups.expiry import LEFTOVER_MS, Expiry
+from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refusal, Refused
 from lakestream.coordination.groups.values import Rules
 from lakestream.errors import Unavailable, Uncertain
@@ -29,6 +30,11 @@ async def cluster() -> AsyncIterator[Cluster]:
     cluster = Cluster()
     yield cluster
     await cluster.close()
+
+
+async def nothing_held(group: str) -> set[PartitionId]:
+    """By transactions."""
+    return set()
 
 
 def refuses(refusal: Refusal) -> "pytest.RaisesExc[Refused]":
@@ -322,7 +328,7 @@ async def test_a_deletion_that_was_broken_off_is_finished_by_whoever_comes_next(
 async def test_offsets_are_forgotten_some_time_after_the_last_member_left(cluster: Cluster) -> None:
     broker = await cluster.broker()
     topic = await cluster.topic()
-    expiry = Expiry(broker.groups, broker.view, cluster.clock)
+    expiry = Expiry(broker.groups, broker.view, cluster.clock, nothing_held)
     member = await Consumer(broker).alone()
     assert await member.commit(topic, 5) is None
     cluster.clock.ms += 30 * DAY
@@ -338,9 +344,40 @@ async def test_offsets_are_forgotten_some_time_after_the_last_member_left(cluste
     assert await broker.groups.mine() == []
 
 
+async def test_what_a_transaction_holds_is_not_forgotten(cluster: Cluster) -> None:
+    """A group has no offsets before the first transaction that commits some has ended."""
+    broker = await cluster.broker()
+    topic = await cluster.topic()
+    held = {topic}
+
+    async def pending(group: str) -> set[PartitionId]:
+        return held
+
+    expiry = Expiry(broker.groups, broker.view, cluster.clock, pending)
+    assert await broker.groups.check_commit("g", Committer(), certain=True) is None
+    await expiry.round()
+    assert [one.name for one in await broker.groups.mine()] == ["g"]
+    held = set()
+    await expiry.round()
+    assert await broker.groups.mine() == []
+
+
+async def test_who_asks_later_is_later_on_whichever_broker(cluster: Cluster) -> None:
+    for _ in range(2):
+        await cluster.broker()
+    first = await cluster.of("g")
+    member = await Consumer(first).alone()
+    asked = [await first.groups.ask("g"), await first.groups.ask("g")]
+    assert await member.commit(P, 5) is None
+    asked += [(await GroupRecords(first.store).offsets("g"))[P].committed.asked, await first.groups.ask("g")]
+    await cluster.bury(first)
+    asked.append(await (await cluster.of("g")).groups.ask("g"))
+    assert asked == sorted(set(asked))
+
+
 async def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    expiry = Expiry(broker.groups, broker.view, cluster.clock)
+    expiry = Expiry(broker.groups, broker.view, cluster.clock, nothing_held)
     gone, stays = await cluster.topic("gone"), await cluster.topic("stays")
     member = await Consumer(broker).alone()
     for topic in (gone, stays):
@@ -355,7 +392,7 @@ async def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
 
 async def test_a_name_without_a_group_is_forgotten_after_a_while(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    expiry = Expiry(broker.groups, broker.view, cluster.clock)
+    expiry = Expiry(broker.groups, broker.view, cluster.clock, nothing_held)
     await put_one(broker.store, keys.group_name_key("left"), b"")
     await expiry.round()
     assert len(await broker.groups.names()) == 1, "its group may be about to be made"

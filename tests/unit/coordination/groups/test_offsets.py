@@ -8,6 +8,7 @@ from lakestream.coordination.groups.offsets import (
     deletion_refusal,
     expired,
     fetch_refusal,
+    transaction_refusal,
 )
 from lakestream.coordination.groups.refusals import Refusal
 from lakestream.coordination.groups.subscription import subscribed_topics, topics_of
@@ -74,6 +75,24 @@ MEMBER = Committer("m", None, 3)
 )
 def test_who_may_commit(record: GroupRecord | None, who: Committer, refusal: Refusal | None) -> None:
     assert commit_refusal(record, who) is refusal
+
+
+@pytest.mark.parametrize(
+    ("record", "who", "refusal"),
+    [
+        (None, SIMPLE, None),
+        (None, MEMBER, Refusal.ILLEGAL_GENERATION),
+        (group(State.STABLE), SIMPLE, None),
+        (group(State.STABLE), MEMBER, None),
+        (group(State.STABLE), MEMBER._replace(generation=2), Refusal.ILLEGAL_GENERATION),
+        (group(State.STABLE), MEMBER._replace(member_id="x"), Refusal.UNKNOWN_MEMBER_ID),
+        (group(State.STABLE), MEMBER._replace(instance_id="i", member_id="old"), Refusal.FENCED_INSTANCE_ID),
+        (group(State.COMPLETING), MEMBER, None),
+    ],
+)
+def test_who_may_commit_with_a_transaction(record: GroupRecord | None, who: Committer, refusal: Refusal | None) -> None:
+    """Another refusal than these would be the end of a producer."""
+    assert transaction_refusal(record, who) is refusal
 
 
 NEW = ConsumerGroupRecord(

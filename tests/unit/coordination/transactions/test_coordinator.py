@@ -1,9 +1,9 @@
 """Transactions over several brokers: whoever stops, wherever, another one goes on, and nothing is torn."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 import pytest_asyncio
 from tests.unit.coordination.transactions.place import WAIT_S, Member, Place, Writer
@@ -14,6 +14,7 @@ from lakestream.coordination.transactions.coordinator import NotCoordinator
 from lakestream.coordination.transactions.machine import CLASSIC, IMPLICIT, Busy
 from lakestream.errors import Fenced, Unavailable, WrongTransaction
 from lakestream.metadata import keys
+from lakestream.metadata.group_records import Asked, GroupRecord, packed_group, packed_offset
 from lakestream.metadata.groups import Committed
 from lakestream.metadata.store import ABSENT, put_one
 from lakestream.metadata.transactions import PendingOffset, State
@@ -319,11 +320,23 @@ async def test_a_producer_goes_on_after_its_own_init(place: Place, two: tuple[Me
 # ── offsets of groups ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+ASKED = itertools.count()
+
+
+def asked() -> Asked:
+    return Asked(0, next(ASKED))
+
+
+async def version(place: Place, partition: PartitionId) -> int:
+    found = (await place.groups.offsets("g")).get(partition)
+    return ABSENT if found is None else found.version
+
+
 async def held(place: Place, member: Member, writer: Writer, partition: PartitionId, offset: int) -> None:
     await member.coordinator.hold_group(writer.id, writer.who, "g", writer.protocol)
-    stored = (await place.groups.offsets("g")).get(partition)
-    base = ABSENT if stored is None else stored.version
-    pending = PendingOffset(partition, Committed(offset, 0, "", 0, 1), base)
+    if await place.groups.get("g") is None:
+        await put_one(place.world.metadata, keys.group_key("g"), packed_group(GroupRecord()), ABSENT)
+    pending = PendingOffset(partition, Committed(offset, 0, "", 0, 1, asked=asked()), await version(place, partition))
     await member.coordinator.put_offsets(writer.id, writer.who, "g", [pending], writer.protocol)
 
 
@@ -333,10 +346,8 @@ async def committed(place: Place, partition: PartitionId) -> int:
 
 
 async def commit_plainly(place: Place, partition: PartitionId, offset: int) -> None:
-    found = (await place.groups.offsets("g")).get(partition)
-    value = msgspec.msgpack.encode(Committed(offset, 0, "", 0, 1))
-    expected = ABSENT if found is None else found.version
-    await put_one(place.world.metadata, keys.offset_key("g", partition), value, expected)
+    value = packed_offset(Committed(offset, 0, "", 0, 1, asked=asked()))
+    await put_one(place.world.metadata, keys.offset_key("g", partition), value, await version(place, partition))
 
 
 @pytest.mark.parametrize("commit", [False, True])
@@ -449,3 +460,56 @@ async def test_offsets_that_come_while_the_transaction_before_ends_replace_its_o
         await writer.end(first)
     await place.until(writer.id, State.COMMITTED)
     assert await committed(place, partition) == 14
+
+
+async def test_ids_that_take_turns_on_one_group_lose_no_offset(place: Place, two: tuple[Member, Member]) -> None:
+    """Each begins when the one before is decided; its offset is not the group's yet, and then is."""
+    first, second = two
+    partition = await place.world.log()
+    old = await begun(place, first, partition, implicit=True)
+    new = await begun(place, second, partition, implicit=True)
+    await held(place, first, old, partition, 1)
+    first.metadata.cut_off = {partition}
+    await old.end(first)
+    await held(place, second, new, partition, 2)
+    await place.leave(first)
+    await second.coordinator.patrol.round()
+    await place.until(old.id, State.COMMITTED)
+    assert await committed(place, partition) == 1
+    await new.end(second)
+    await place.until(new.id, State.COMMITTED)
+    assert await committed(place, partition) == 2
+
+
+@pytest.mark.parametrize("later_ends_first", [False, True])
+async def test_the_offset_stays_that_was_asked_for_later(
+    place: Place, two: tuple[Member, Member], later_ends_first: bool
+) -> None:
+    """As in Kafka: whichever of two transactions ends first."""
+    first, _ = two
+    partition = await place.world.log()
+    writers = [await begun(place, member, partition, implicit=True) for member in two]
+    for writer, offset in zip(writers, (10, 20), strict=True):
+        await held(place, first, writer, partition, offset)
+    for writer, member in sorted(
+        zip(writers, two, strict=True), key=lambda one: writers.index(one[0]), reverse=later_ends_first
+    ):
+        await writer.end(member)
+        await place.until(writer.id, State.COMMITTED)
+    assert await committed(place, partition) == 20
+
+
+async def test_a_group_that_was_deleted_meanwhile_gets_no_offsets(place: Place, two: tuple[Member, Member]) -> None:
+    """Nobody could list or remove them."""
+    first, _ = two
+    partition, other = await place.world.topic(2)
+    await commit_plainly(place, other, 5)
+    writer = await begun(place, first, partition, implicit=True)
+    for one in (partition, other):
+        await held(place, first, writer, one, 7)
+    group = await place.groups.get("g")
+    assert group is not None
+    await place.groups.remove("g", group.version, ABSENT)
+    await writer.end(first)
+    await place.until(writer.id, State.COMMITTED)
+    assert await place.groups.offsets("g") == {}

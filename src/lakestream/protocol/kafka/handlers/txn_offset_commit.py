@@ -12,6 +12,8 @@ v2 leader epoch · v3 flexible, member, generation, instance id · v4 no change 
 from collections.abc import Iterator
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refused
 from lakestream.coordination.transactions.machine import CLASSIC, IMPLICIT, TooLarge
@@ -94,7 +96,8 @@ async def _commit(call: Call, wanted: dict[PartitionId, Committed], services: Se
         return refusal_code(refusal)
     protocol = IMPLICIT if call.version >= IMPLICIT_FROM_VERSION else CLASSIC
     await services.transactions.hold_group(transactional_id, identity(body), body.group_id, protocol)
+    asked = await groups.ask(body.group_id)
     versions = await groups.versions(body.group_id, wanted)
-    pending = [PendingOffset(one, committed, versions[one]) for one, committed in wanted.items()]
+    pending = [PendingOffset(one, replace(new, asked=asked), versions[one]) for one, new in wanted.items()]
     await services.transactions.put_offsets(transactional_id, identity(body), body.group_id, pending, protocol)
     return refusal_code(await groups.check_commit(body.group_id, who, certain=True))
