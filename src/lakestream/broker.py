@@ -15,13 +15,14 @@ from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
 from lakestream.coordination.cluster import ClusterView
-from lakestream.coordination.groups.coordinator import Groups
+from lakestream.coordination.groups.coordinator import Groups, GroupSettings
 from lakestream.coordination.groups.expiry import Expiry
+from lakestream.coordination.groups.values import Rules
 from lakestream.coordination.registration import Registration
 from lakestream.coordination.retention import Retention
 from lakestream.coordination.transactions.coordinator import TransactionCoordinator
 from lakestream.data.log.sweeper import Sweeper
-from lakestream.errors import LakestreamError
+from lakestream.errors import LakestreamError, Misconfigured
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
@@ -134,7 +135,10 @@ async def _services(
         topics=node.topics,
         claims=Claims(metadata),
         view=view,
-        groups=Groups(metadata, view, lambda: registration.broker, lambda: registration.holds, clock, ids),
+        groups=Groups(
+            *(metadata, view, lambda: registration.broker, lambda: registration.holds, clock, ids),
+            _group_settings(settings),
+        ),
         transactions=transactions,
         cluster=cluster,
         cluster_id=await cluster.id(),
@@ -144,10 +148,24 @@ async def _services(
         settings=BrokerSettings(
             default_partitions=settings.default_partitions,
             auto_create_topics=settings.auto_create_topics,
+            transaction_timeout_ms_max=settings.transaction_timeout_max_ms,
             profiles=frozenset(Profile if settings.segments_dir is not None else [Profile.COST]),
         ),
         topic_made=partial(topic_made, node.catalog),
         drop_table=partial(_drop_table, node, purging),
+    )
+
+
+def _group_settings(settings: Settings) -> GroupSettings:
+    if settings.session_timeout_min_ms > settings.session_timeout_max_ms:
+        raise Misconfigured("--session-timeout-min is longer than --session-timeout-max: no member could join")
+    return GroupSettings(
+        offsets_retention_ms=settings.offsets_retention_ms,
+        rules=Rules(
+            opening_ms=settings.rebalance_delay_ms,
+            session_ms_min=settings.session_timeout_min_ms,
+            session_ms_max=settings.session_timeout_max_ms,
+        ),
     )
 
 

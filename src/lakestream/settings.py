@@ -55,6 +55,11 @@ class Settings:
     zone: str = ""
     default_partitions: int = 4
     auto_create_topics: bool = True  # when a client names one that is not there, as Kafka does
+    offsets_retention_ms: int = 7 * 24 * 60 * 60 * 1000  # of committed offsets, after the last member left
+    rebalance_delay_ms: int = 200  # how long an empty group waits for more members; Kafka's brokers wait 3 s
+    session_timeout_min_ms: int = 6_000  # that members may ask for
+    session_timeout_max_ms: int = 30 * 60 * 1000
+    transaction_timeout_max_ms: int = 15 * 60 * 1000  # that producers may ask for
     pipeline: bool = True  # `serve` has one beside it, which moves the logs into tables
     interval_ms: int = 5_000  # between rounds of the pipeline
     master: str = "local[*]"  # the Spark that it runs on: this machine, or spark://host:7077, yarn, k8s://…

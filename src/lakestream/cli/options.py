@@ -66,6 +66,10 @@ def _address_or_off(text: str) -> str:
     return "" if text == "off" else text
 
 
+def _time(name: str, help: str) -> Option:
+    return Option(name, "TIME", help, milliseconds, f"{name}_ms")
+
+
 STORE_OPTIONS = (
     Option("data_dir", "DIR", "folder for all that lies on this machine", Path),
     Option("metadata", "STORE", "sqlite, or oxia://host:port[,host:port]/namespace", str),
@@ -90,11 +94,16 @@ BROKER_OPTIONS = (
     Option(
         "auto_create_topics", "YES|NO", "whether to make a topic that a client asks for and is not there", _yes_or_no
     ),
+    _time("offsets_retention", "how long a group's offsets are kept after its last member left (7d)"),
+    _time("rebalance_delay", "how long an empty group waits for more members (200ms)"),
+    _time("session_timeout_min", "the least that members may ask for (6s)"),
+    _time("session_timeout_max", "the most that members may ask for (30m)"),
+    _time("transaction_timeout_max", "the most that transactional producers may ask for (15m)"),
 )
 
 PIPELINE_OPTIONS = (
     *STORE_OPTIONS,
-    Option("interval", "TIME", "between rounds of the pipeline (5s)", milliseconds, "interval_ms"),
+    _time("interval", "between rounds of the pipeline (5s)"),
     Option("master", "MASTER", "the Spark that the pipeline runs on: local[*], spark://host:7077, yarn, k8s://…", str),
 )
 

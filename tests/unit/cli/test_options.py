@@ -95,12 +95,21 @@ def test_the_pipeline_beside_serve() -> None:
     assert settings(environment={"LAKESTREAM_INTERVAL": "2m", "LAKESTREAM_PIPELINE": "no"}).interval_ms == 120_000
 
 
-@pytest.mark.parametrize(("text", "milliseconds"), [("5s", 5_000), ("1.5 s", 1_500), ("7", 7_000), ("1ms", 1)])
+def test_groups_and_transactions() -> None:
+    found = settings("--offsets-retention", "30d", "--transaction-timeout-max", "1h", options=SERVE_OPTIONS)
+    assert (found.offsets_retention_ms, found.transaction_timeout_max_ms) == (30 * 86_400_000, 3_600_000)
+    found = settings(environment={"LAKESTREAM_SESSION_TIMEOUT_MIN": "1s", "LAKESTREAM_REBALANCE_DELAY": "3s"})
+    assert (found.session_timeout_min_ms, found.rebalance_delay_ms) == (1_000, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("5s", 5_000), ("1.5 s", 1_500), ("7", 7_000), ("1ms", 1), ("2h", 7_200_000)]
+)
 def test_times(text: str, milliseconds: int) -> None:
     assert settings("--interval", text, options=PIPELINE_OPTIONS).interval_ms == milliseconds
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "-1s", "5 min", "s", "fast"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(Misconfigured, match="is no time: write it as 5s"):
+    with pytest.raises(Misconfigured, match="is no time: write it as 500ms"):
         settings(f"--interval={text}", options=PIPELINE_OPTIONS)

@@ -22,6 +22,7 @@ class BrokerSettings:
     auto_create_topics: bool = True
     partitions_max: int = 100_000  # of one topic
     profiles: frozenset[Profile] = frozenset(Profile)  # those that topics may choose here
+    transaction_timeout_ms_max: int = 15 * 60 * 1000
     retention_round_ms: int = 5 * 60 * 1000  # every partition is held against its topic's retention this often
 
 

@@ -308,6 +308,8 @@ async def describe_configs(serving: Serving, version: int) -> None:
     assert broker["node.id"].value == "0"
     assert broker["advertised.listeners"].value == "PLAINTEXT://127.0.0.1:9092"
     assert broker["num.partitions"].value == "4"
+    assert broker["offsets.retention.minutes"].value == str(7 * 24 * 60)
+    assert broker["transaction.max.timeout.ms"].value == "900000"
     assert all(config.read_only for config in broker.values())
     assert answer.results[5].configs == ()
     plain = await serving.ask(32, version, {"resources": resources[:1]})

@@ -7,6 +7,7 @@ Settings that are without meaning here are listed too, and their description say
 v1 sources, synonyms · v3 types, descriptions · v4 flexible
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from lakestream.coordination.topic_settings import SETTINGS, Kind
@@ -101,9 +102,26 @@ def _of_broker(services: Services) -> list[Entry]:
             str(settings.auto_create_topics).lower(),
             "whether a topic is made when a client first asks for it",
         ),
+        *_of_coordination(services, given),
         always("default.replication.factor", Kind.INT, "1", "the storage has its own copies"),
         always("delete.topic.enable", Kind.BOOLEAN, "true", "topics can be deleted"),
         *(always(name, SETTINGS[of].kind, SETTINGS[of].default, SETTINGS[of].doc) for name, of in _TOPIC_DEFAULTS),
+    ]
+
+
+def _of_coordination(services: Services, given: Callable[[str, Kind, str, str], Entry]) -> list[Entry]:
+    groups = services.groups.settings
+    rules = groups.rules
+    retention = str(groups.offsets_retention_ms // 60_000)
+    longest = str(services.settings.transaction_timeout_ms_max)
+    return [
+        given("offsets.retention.minutes", Kind.INT, retention, "of committed offsets, after the last member left"),
+        given("group.initial.rebalance.delay.ms", Kind.INT, str(rules.opening_ms), "before an empty group begins"),
+        given("group.min.session.timeout.ms", Kind.INT, str(rules.session_ms_min), "that members may ask for"),
+        given("group.max.session.timeout.ms", Kind.INT, str(rules.session_ms_max), "that members may ask for"),
+        given("group.max.size", Kind.INT, str(rules.members_max), "members of a group"),
+        given("group.consumer.session.timeout.ms", Kind.INT, str(rules.session_ms), "of the new protocol"),
+        given("transaction.max.timeout.ms", Kind.INT, longest, "that producers may ask for"),
     ]
 
 

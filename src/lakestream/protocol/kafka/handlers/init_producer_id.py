@@ -19,7 +19,6 @@ from lakestream.protocol.kafka.services import Services
 from lakestream.protocol.kafka.transactions import checked_id, transaction_code
 
 EPOCH_MAX: Final = 2**15 - 1
-TIMEOUT_MS_MAX: Final = 15 * 60 * 1000
 FENCED_FROM_VERSION: Final = 4
 
 
@@ -39,7 +38,7 @@ async def init_producer_id(call: Call, services: Services) -> Body:
 async def _transactional(call: Call, expected: Identity | None, services: Services) -> Body:
     try:
         transactional_id = checked_id(call.body.transactional_id)
-        timeout_ms = _checked_timeout(milliseconds(call.body.transaction_timeout))
+        timeout_ms = _checked_timeout(milliseconds(call.body.transaction_timeout), services)
         async with call.connection.transaction_turn:
             producer_id, epoch = await services.transactions.init(transactional_id, timeout_ms, expected)
     except LakestreamError as error:
@@ -47,10 +46,11 @@ async def _transactional(call: Call, expected: Identity | None, services: Servic
     return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch}
 
 
-def _checked_timeout(timeout_ms: int) -> int:
-    if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+def _checked_timeout(timeout_ms: int, services: Services) -> int:
+    most_ms = services.settings.transaction_timeout_ms_max
+    if not 0 < timeout_ms <= most_ms:
         raise KafkaError(
-            Code.INVALID_TRANSACTION_TIMEOUT, f"a transaction may take up to {TIMEOUT_MS_MAX} ms, not {timeout_ms}"
+            Code.INVALID_TRANSACTION_TIMEOUT, f"a transaction may take up to {most_ms} ms, not {timeout_ms}"
         )
     return timeout_ms
 
