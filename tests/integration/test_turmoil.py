@@ -12,7 +12,8 @@ import pytest
 from tests.integration.programs import SOAK
 from tests.integration.turmoil.checker import check, report
 from tests.integration.turmoil.cluster import cluster
-from tests.integration.turmoil.history import Happened, Outcome, Poll, Send, Transaction, save
+from tests.integration.turmoil.faces import NO_RETURN
+from tests.integration.turmoil.history import Happened, Outcome, Poll, Send, Transaction, Trouble, save
 from tests.integration.turmoil.picture import draw
 from tests.integration.turmoil.quiet import quiet_clients
 from tests.integration.turmoil.run import Run
@@ -45,6 +46,7 @@ async def test_no_anomaly_in_turmoil(tmp_path: Path) -> None:
             raise
     picture = tmp_path / "turmoil.svg"
     picture.write_text(draw(run.history.events))
+    save(run.history.events, tmp_path / "history.jsonl")
     print(f"\nTURMOIL_SEED={seed}: {faults} faults; {told(run.history.events)}; picture: {picture}")
     assert faults >= RUN_S / 10
     assert done(run.history.events, Send) >= 5 * RUN_S
@@ -68,4 +70,6 @@ def done(events: list[Happened], kind: type[Send | Transaction]) -> int:
 
 def told(events: list[Happened]) -> str:
     polled = sum(len(event.records) for event in events if isinstance(event, Poll))
-    return f"{done(events, Send)} sends, {done(events, Transaction)} transactions, {polled} records polled"
+    hung = sum(isinstance(event, Trouble) and NO_RETURN in event.what for event in events)
+    sent, ended = done(events, Send), done(events, Transaction)
+    return f"{sent} sends, {ended} transactions, {polled} records polled, {hung} calls of clients that never came back"

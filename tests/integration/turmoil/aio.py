@@ -13,6 +13,7 @@ from tests.integration.turmoil.faces import (
     HEARTBEAT_MS,
     METADATA_MS,
     PARTITIONS,
+    POLL_INTERVAL_MS,
     POLLED_MAX,
     REQUEST_MS,
     SESSION_MS,
@@ -127,6 +128,7 @@ class Reader:
             "isolation_level": "read_committed" if committed else "read_uncommitted",
             "session_timeout_ms": SESSION_MS,
             "heartbeat_interval_ms": HEARTBEAT_MS,
+            "max_poll_interval_ms": POLL_INTERVAL_MS,
             "fetch_max_wait_ms": 100,
         }
         self._consumer = _run(self._start(settings, topics))

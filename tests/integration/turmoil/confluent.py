@@ -11,16 +11,18 @@ from tests.integration.turmoil.faces import (
     DELIVERY_MS,
     HEARTBEAT_MS,
     METADATA_MS,
+    POLL_INTERVAL_MS,
     POLLED_MAX,
     REQUEST_MS,
     SESSION_MS,
     TRANSACTION_MS,
     Polled,
     Told,
+    bounded,
 )
 from tests.integration.turmoil.history import Place, Position, Record
 
-ERRORS: Final = (KafkaException,)
+ERRORS: Final = (KafkaException, TimeoutError)
 HARMLESS: Final = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -88,13 +90,14 @@ class Writer:
 
     def send_offsets(self, positions: Sequence[Position], reader: "Reader", group: str) -> None:
         offsets = [TopicPartition(at.place.topic, at.place.number, at.offset) for at in positions]
-        self._producer.send_offsets_to_transaction(offsets, reader.metadata(), CALL_S_MAX)
+        metadata = reader.metadata()
+        bounded(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, CALL_S_MAX))
 
     def commit(self) -> None:
-        self._producer.commit_transaction(CALL_S_MAX)
+        bounded(lambda: self._producer.commit_transaction(CALL_S_MAX))
 
     def abort(self) -> None:
-        self._producer.abort_transaction(CALL_S_MAX)
+        bounded(lambda: self._producer.abort_transaction(CALL_S_MAX))
 
     def close(self) -> None:
         """As a crash: what is open stays so."""
@@ -105,6 +108,7 @@ class Reader:
     protocol: ClassVar[dict[str, Any]] = {
         "session.timeout.ms": SESSION_MS,
         "heartbeat.interval.ms": HEARTBEAT_MS,
+        "max.poll.interval.ms": POLL_INTERVAL_MS,
         "partition.assignment.strategy": "range,roundrobin",
     }
 
@@ -155,7 +159,7 @@ class Reader:
 class NewReader(Reader):
     """Of the new protocol of groups, in which the brokers assign."""
 
-    protocol: ClassVar[dict[str, Any]] = {"group.protocol": "consumer"}
+    protocol: ClassVar[dict[str, Any]] = {"group.protocol": "consumer", "max.poll.interval.ms": POLL_INTERVAL_MS}
 
 
 class New:

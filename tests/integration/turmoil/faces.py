@@ -3,17 +3,22 @@
 Each library has a module: confluent.py, kafka_python.py, aio.py.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from tests.integration.turmoil.history import Place, Position, Record
 
 CALL_S_MAX: Final = 15.0
+BOUND_S: Final = CALL_S_MAX + 3
+NO_RETURN: Final = "the client has not come back in"
 REQUEST_MS: Final = 5_000
 DELIVERY_MS: Final = 30_000
 TRANSACTION_MS: Final = 10_000
 SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 1_000
+POLL_INTERVAL_MS: Final = 20_000
+"""A member whose program has not come back for so long is one no more, and the others go on."""
 METADATA_MS: Final = 2_000
 POLLED_MAX: Final = 200
 PARTITIONS: Final = 3
@@ -22,6 +27,25 @@ PARTITIONS: Final = 3
 Told: TypeAlias = Callable[[int | None], None]
 """Called with the offset, or with None where it is not known, from any thread."""
 Polled: TypeAlias = dict[Place, list[Record]]
+
+
+def bounded(call: Callable[[], object]) -> None:
+    """Some calls of some clients wait for ever when a broker went away at the wrong moment."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(BOUND_S)
+    if thread.is_alive():
+        raise TimeoutError(f"{NO_RETURN} {BOUND_S:.0f} s")
+    if failed:
+        raise failed[0]
 
 
 class Sender(Protocol):

@@ -1,9 +1,8 @@
 """kafka-python behind the faces of faces.py."""
 
-import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tests.integration.turmoil.faces import (
@@ -11,12 +10,14 @@ from tests.integration.turmoil.faces import (
     DELIVERY_MS,
     HEARTBEAT_MS,
     METADATA_MS,
+    POLL_INTERVAL_MS,
     POLLED_MAX,
     REQUEST_MS,
     SESSION_MS,
     TRANSACTION_MS,
     Polled,
     Told,
+    bounded,
 )
 from tests.integration.turmoil.history import Place, Position, Record
 
@@ -62,25 +63,6 @@ def _send(producer: Any, place: Place, value: str, told: Told) -> Any:
     return answer
 
 
-def _bounded(call: Callable[[], object]) -> None:
-    """Some of its calls wait for ever when a broker went away at the wrong moment."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(CALL_S_MAX)
-    if thread.is_alive():
-        raise TimeoutError(f"kafka-python has not come back in {CALL_S_MAX:.0f} s")
-    if failed:
-        raise failed[0]
-
-
 class Writer:
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         self._producer = kafka.KafkaProducer(
@@ -91,7 +73,7 @@ class Writer:
             max_block_ms=1000 * CALL_S_MAX,
         )
         try:
-            _bounded(self._producer.init_transactions)
+            bounded(self._producer.init_transactions)
         except BaseException:
             self.close()
             raise
@@ -107,16 +89,16 @@ class Writer:
 
     def send_offsets(self, positions: Sequence[Position], reader: "Reader", group: str) -> None:
         metadata = reader.metadata()
-        _bounded(lambda: self._producer.send_offsets_to_transaction(_offsets(positions), metadata))
+        bounded(lambda: self._producer.send_offsets_to_transaction(_offsets(positions), metadata))
 
     def commit(self) -> None:
         """It would commit without the records that it gave up, and say nothing."""
         for answer in self._answers:
             answer.get(CALL_S_MAX)
-        _bounded(self._producer.commit_transaction)
+        bounded(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        _bounded(self._producer.abort_transaction)
+        bounded(self._producer.abort_transaction)
 
     def close(self) -> None:
         self._producer.close(0)
@@ -141,6 +123,7 @@ class Reader:
             isolation_level="read_committed" if committed else "read_uncommitted",
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
+            max_poll_interval_ms=POLL_INTERVAL_MS,
             fetch_max_wait_ms=100,
             max_poll_records=POLLED_MAX,
         )
