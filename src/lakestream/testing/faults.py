@@ -367,7 +367,7 @@ class FaultyMetadata:
         """A call of many: what is wrong with one is an answer in its place, what is wrong with all is everyone's."""
         line = self._line
         what = f"{verb} {' '.join(item.key.path for item in items)}"
-        fates = line.draw_items(len(items)) if len(items) > 1 else [Fate.ARRIVES]
+        fates = line.draw_items(len(items)) if len(items) > 1 else [Fate.ARRIVES] * len(items)
 
         def one(item: Any, fate: Fate) -> Any:
             if fate is Fate.REFUSED:
