@@ -4,6 +4,7 @@ Above: groups.py, which reads and writes them.  The new protocol's record is pac
 are written once, since a thousand members share them.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -14,6 +15,8 @@ from lakestream.metadata.store import Record
 from lakestream.model import PartitionId
 
 FORMAT: Final = 1
+PARTITION_BYTES: Final = 3
+"""A number of a partition, as it is packed: up to 65,535."""
 
 Partitions: TypeAlias = frozenset[PartitionId]
 NOTHING: Final[Partitions] = frozenset()
@@ -27,11 +30,20 @@ class State(Enum):
     DEAD = "dead"
 
 
+def bytes_of(*words: str | bytes | None) -> int:
+    """How much they take in a record."""
+    return sum(len(word if isinstance(word, bytes) or word.isascii() else word.encode()) for word in words if word)
+
+
 class Protocol(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A way to share out partitions that a member knows. What it says about itself is nobody's business here."""
 
     name: str
     metadata: bytes
+
+    @property
+    def size(self) -> int:
+        return bytes_of(self.name, self.metadata)
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -46,7 +58,9 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def size(self) -> int:
-        return len(self.assignment) + sum(len(protocol.metadata) for protocol in self.protocols)
+        """About so many bytes of it are stored."""
+        words = bytes_of(self.member_id, self.instance_id, self.client_id, self.host, self.assignment)
+        return words + sum(protocol.size for protocol in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((known.metadata for known in self.protocols if known.name == protocol), b"")
@@ -90,6 +104,11 @@ class TopicShape(msgspec.Struct, frozen=True, array_like=True):
     topic_id: str
     partition_count: int
 
+    @property
+    def size(self) -> int:
+        """About so many bytes of it, and of who has and who shall have each partition, are stored."""
+        return bytes_of(self.topic_id) + 2 * PARTITION_BYTES * self.partition_count
+
 
 class ClassicSide(msgspec.Struct, frozen=True, array_like=True):
     """Of a member that speaks the classic protocol in a group of the new one."""
@@ -123,10 +142,14 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """About so many bytes of what it said are stored."""
-        words = (*self.names, self.pattern, self.instance_id, self.rack, self.client_id, self.host)
-        said = sum(len(protocol.metadata) for protocol in self.classic.protocols) if self.classic else 0
-        return said + sum(len(word) for word in words if word)
+        """About so many bytes of what it said are stored. Its partitions are counted with their topics."""
+        said = sum(protocol.size for protocol in self.classic.protocols) if self.classic else 0
+        words = (self.pattern, self.instance_id, self.rack, self.client_id, self.host, self.assignor)
+        return said + bytes_of(*self.names, *words)
+
+
+def size_of(members: Mapping[str, ConsumerMember]) -> int:
+    return sum(bytes_of(member_id) + member.size for member_id, member in members.items())
 
 
 class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +162,11 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Those that somebody subscribes to, as the target knows them."""
     since_ms: int = -1
     """Since when it has members, or none."""
+
+    @property
+    def topics_size(self) -> int:
+        """Of the record's bytes, those that do not depend on what members say of themselves."""
+        return sum(bytes_of(name) + shape.size for name, shape in self.topics.items())
 
     @property
     def is_empty(self) -> bool:

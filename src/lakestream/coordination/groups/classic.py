@@ -185,7 +185,7 @@ def _join_refusal(draft: "_Draft", wish: Join, rules: Rules) -> Refusal | None:
     has_place = known is not None or wish.member_id in draft.pending
     if not has_place and len(draft.members) + len(draft.pending) >= rules.members_max:
         return Refusal.GROUP_MAX_SIZE_REACHED
-    size = sum(len(protocol.metadata) for protocol in wish.protocols) - (known.size if known else 0)
+    size = _member(wish, wish.member_id or wish.new_id).size - (known.size if known else 0)
     return Refusal.GROUP_MAX_SIZE_REACHED if draft.size + size > rules.bytes_max else None
 
 
@@ -253,6 +253,18 @@ def _join_again(draft: "_Draft", wish: Join) -> None:
     draft.update(wish, wish.member_id)
     draft.wait_for_join(wish.member_id, wish.ticket)
     draft.rebalance()
+
+
+def _member(wish: Join, member_id: str) -> Member:
+    return Member(
+        member_id,
+        wish.instance_id,
+        wish.client_id,
+        wish.host,
+        wish.session_ms,
+        max(REBALANCE_MS_MIN, wish.rebalance_ms),
+        wish.protocols,
+    )
 
 
 class _Draft:
@@ -329,16 +341,7 @@ class _Draft:
     def add(self, wish: Join, member_id: str, rules: Rules) -> None:
         if not self.members:
             self.protocol_type = wish.protocol_type
-        member = Member(
-            member_id,
-            wish.instance_id,
-            wish.client_id,
-            wish.host,
-            wish.session_ms,
-            max(REBALANCE_MS_MIN, wish.rebalance_ms),
-            wish.protocols,
-        )
-        self._put(member)
+        self._put(_member(wish, member_id))
         if self.leader is None:
             self.leader = member_id
         if self.opening is not None:
@@ -362,7 +365,9 @@ class _Draft:
     def rename(self, old_id: str, new_id: str) -> None:
         """Whoever still waits under the old id is told to end."""
         old = self.members.pop(old_id)
-        self.members[new_id] = msgspec.structs.replace(old, member_id=new_id)
+        self.members[new_id] = new = msgspec.structs.replace(old, member_id=new_id)
+        self.count(old, -1)
+        self.count(new, 1)
         if self.leader == old_id:
             self.leader = new_id
         if old_id in self.unsynced:

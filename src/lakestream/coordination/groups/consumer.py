@@ -42,7 +42,14 @@ from lakestream.coordination.groups.values import (
     Step,
     Told,
 )
-from lakestream.metadata.group_records import NOTHING, ConsumerGroupRecord, ConsumerMember, Partitions, Progress
+from lakestream.metadata.group_records import (
+    NOTHING,
+    ConsumerGroupRecord,
+    ConsumerMember,
+    Partitions,
+    Progress,
+    size_of,
+)
 
 CONSUMER = "consumer"
 """The protocol type of consumers, in either protocol."""
@@ -55,7 +62,7 @@ def resumed(record: ConsumerGroupRecord, now: Instant) -> ConsumerGroup:
         for member_id, member in record.members.items()
         if member.progress is Progress.REVOKING
     }
-    return ConsumerGroup(record=record, until=until, size=sum(member.size for member in record.members.values()))
+    return ConsumerGroup(record=record, until=until, size=size_of(record.members))
 
 
 def beat(group: ConsumerGroup, said: Beat, landscape: Landscape, now: Instant, rules: Rules) -> Step[ConsumerGroup]:
@@ -114,7 +121,7 @@ def without(group: ConsumerGroup, member_ids: Iterable[str], now: Instant) -> St
         record=record,
         asking=tuple(asked for asked in group.asking if asked.member_id not in gone),
         until={member_id: ms for member_id, ms in group.until.items() if member_id not in gone},
-        size=sum(member.size for member in members.values()),
+        size=size_of(members),
     )
     told = (Told(asked.ticket, _gone(asked)) for asked in group.asking if asked.member_id in gone)
     return Step(after, tuple(told), to_store=True)
@@ -257,9 +264,10 @@ def taken_in(
     only if others may have to do with it: not when a static member comes back under another id."""
     record, member_id = group.record, asked.member_id
     before = record.members.get(old_id)
-    size = group.size - (0 if before is None else before.size) + new.size
-    if size > group.size and size > rules.bytes_max:
-        raise Refused(Refusal.GROUP_MAX_SIZE_REACHED, f"what the members say of themselves has {size} bytes")
+    size = group.size - (0 if before is None else size_of({old_id: before})) + size_of({member_id: new})
+    if size > group.size and size + record.topics_size > rules.bytes_max:
+        text = f"what is stored of the members and their partitions has {size + record.topics_size} bytes"
+        raise Refused(Refusal.GROUP_MAX_SIZE_REACHED, text)
     if before is not new or old_id != member_id:
         members = {**record.members, member_id: new}
         if old_id != member_id:

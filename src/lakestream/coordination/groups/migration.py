@@ -29,6 +29,7 @@ from lakestream.metadata.group_records import (
     Member,
     Partitions,
     State,
+    size_of,
 )
 from lakestream.model import PartitionId
 
@@ -51,7 +52,7 @@ def upgraded(name: str, group: Group, landscape: Landscape) -> Step[ConsumerGrou
     )
     joins = (Asked(one, who, landscape.partitions(said[who].owned), joins=True) for who, one in group.joining.items())
     syncs = (Told(one, Synced(Refusal.REBALANCE_IN_PROGRESS, who)) for who, one in group.syncing.items())
-    size = sum(member.size for member in members.values())
+    size = size_of(members)
     return Step(ConsumerGroup(record=new, asking=tuple(joins), size=size), tuple(syncs), to_store=bool(members))
 
 

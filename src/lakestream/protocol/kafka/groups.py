@@ -8,9 +8,9 @@ from uuid import UUID
 from lakestream.coordination.groups import consumer
 from lakestream.coordination.groups.refusals import Refusal, Refused
 from lakestream.errors import LakestreamError, Missing, Unavailable
-from lakestream.metadata.group_records import AnyGroup, GroupRecord, Partitions, State
+from lakestream.metadata.group_records import AnyGroup, GroupRecord, Partitions, State, bytes_of
 from lakestream.model import PartitionId
-from lakestream.protocol.kafka.errors import Code, code_of
+from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
 from lakestream.protocol.kafka.services import Services
 
 CLASSIC, CONSUMER = "classic", "consumer"
@@ -21,6 +21,8 @@ STATE_NAMES: Final = {
     State.STABLE: "Stable",
     State.DEAD: "Dead",
 }
+WORD_BYTES_MAX: Final = 1_000
+"""Of the names that a member gives itself and others: each is stored, and sent to others, many times."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -33,6 +35,12 @@ def group_code(error: LakestreamError) -> Code:
     if isinstance(error, Refused):
         return refusal_code(error.refusal)
     return Code.COORDINATOR_NOT_AVAILABLE if isinstance(error, Unavailable) else code_of(error)
+
+
+def check_words(**words: str | None) -> None:
+    for what, word in words.items():
+        if word and bytes_of(word) > WORD_BYTES_MAX:
+            raise KafkaError(Code.INVALID_REQUEST, f"{what} may have {WORD_BYTES_MAX} bytes, not {bytes_of(word)}")
 
 
 def milliseconds(duration: timedelta) -> int:

@@ -1,5 +1,7 @@
 """The rules of the classic protocol, one by one."""
 
+from typing import Any
+
 import pytest
 from tests.unit.coordination.groups.classic_group import OPENING_MS, REBALANCE_MS, SESSION_MS, Talk, protocols
 
@@ -101,6 +103,16 @@ def test_only_so_many_members_and_bytes() -> None:
     large = protocols("range", metadata=b"x" * 100)
     assert talk.joined(talk.ask_join(pending, protocols=large)).refusal is Refusal.GROUP_MAX_SIZE_REACHED
     assert talk.ask_join(pending) not in talk.answers, "its place is kept"
+
+
+@pytest.mark.parametrize(
+    "words", [{"instance_id": "x" * 100}, {"client_id": "x" * 100}, {"protocols": protocols("x" * 100, "range")}]
+)
+def test_all_that_is_stored_of_a_member_counts(words: dict[str, Any]) -> None:
+    talk = Talk(rules=Rules(opening_ms=0, bytes_max=100))
+    before = talk.group
+    assert talk.joined(talk.join_new(**words)).refusal is Refusal.GROUP_MAX_SIZE_REACHED
+    assert talk.group is before
 
 
 # ── rebalancing ──────────────────────────────────────────────────────────────────────────────────────────────────────

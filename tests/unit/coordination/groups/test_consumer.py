@@ -1,5 +1,8 @@
 """The new protocol's groups, step by step, as one member after the other is heard."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from lakestream.coordination.groups.consumer import beat, delayed, resumed, settled, tick, without
@@ -15,7 +18,7 @@ from lakestream.coordination.groups.values import (
     Rules,
     Step,
 )
-from lakestream.metadata.group_records import Partitions, Progress
+from lakestream.metadata.group_records import Partitions, Progress, TopicShape
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 
@@ -252,3 +255,13 @@ def test_members_that_say_too_much(told: Told) -> None:
     told.join("m", "a" * 90)
     assert told.refused(Beat("m", 1, names=("b" * 101,))) is Refusal.GROUP_MAX_SIZE_REACHED
     assert told.hear(Beat("m", 1, names=("b" * 50,))).epoch == 2
+    long = Beat("n" * 100, 0, names=("a",), owned=frozenset())
+    assert told.refused(long) is Refusal.GROUP_MAX_SIZE_REACHED
+
+
+def test_partitions_take_room_too(told: Told) -> None:
+    told.join("m", "a")
+    told.rules = Rules(bytes_max=100)
+    topics = {"a": TopicShape("A", 40)}
+    told.group = replace(told.group, record=msgspec.structs.replace(told.group.record, topics=topics))
+    assert told.refused(Beat("n", 0, names=("a",), owned=frozenset())) is Refusal.GROUP_MAX_SIZE_REACHED

@@ -14,7 +14,7 @@ Scenario = Callable[[Serving, int], Awaitable[None]]
 JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, FIND = 11, 14, 12, 13, 8, 9, 10
 NOT_COORDINATOR, ILLEGAL_GENERATION, INCONSISTENT, INVALID_GROUP, UNKNOWN_MEMBER = 16, 22, 23, 24, 25
 INVALID_SESSION, REBALANCING, NON_EMPTY, NOT_FOUND, ID_REQUIRED, FENCED, SUBSCRIBED = 26, 27, 68, 69, 79, 82, 86
-UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID, NOT_AVAILABLE = 3, 12, 100, 15
+UNKNOWN_TOPIC, METADATA_TOO_LARGE, UNKNOWN_TOPIC_ID, INVALID_REQUEST = 3, 12, 100, 42
 
 
 def subscription(*topics: str) -> bytes:
@@ -125,7 +125,7 @@ async def find_coordinator(serving: Serving, version: int) -> None:
         assert (found.key, found.error_code, found.node_id, found.host) == ("g", 0, 0, "127.0.0.1")
         assert (refused.error_code, refused.node_id) == (INVALID_GROUP, -1)
     if version >= 1:
-        for kind, code in ((1, 0), (2, NOT_AVAILABLE)):  # of transactions, and of share groups
+        for kind, code in ((1, 0), (2, INVALID_REQUEST), (7, INVALID_REQUEST)):  # transactions, share groups, what?
             body = {"key": "x", "key_type": kind, "coordinator_keys": ["x"]}
             answer = await serving.ask(FIND, version, body)
             assert (answer if version < 4 else answer.coordinators[0]).error_code == code
@@ -146,6 +146,13 @@ async def join_group(serving: Serving, version: int) -> None:
     stranger = Member(serving, version=version)
     stranger.id = "nobody"
     assert (await stranger.join_once()).error_code == UNKNOWN_MEMBER
+    stranger.id = "é" * 501
+    assert (await stranger.join_once()).error_code == INVALID_REQUEST
+    if version >= 5:
+        assert (await Member(serving, instance="i" * 1001, version=version).join_once()).error_code == INVALID_REQUEST
+    wordy = Member(serving, version=version)
+    wordy.protocols = [{"name": "range" * 201, "metadata": b""}]
+    assert (await wordy.join_once()).error_code == INVALID_REQUEST
     other = Member(serving, version=version)
     other.protocols = [{"name": "other", "metadata": b""}]
     assert (await other.join_once()).error_code == INCONSISTENT

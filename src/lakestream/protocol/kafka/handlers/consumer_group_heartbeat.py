@@ -20,7 +20,7 @@ from lakestream.metadata.group_records import Partitions
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError
-from lakestream.protocol.kafka.groups import assignment_body, group_code, milliseconds, refusal_code
+from lakestream.protocol.kafka.groups import assignment_body, check_words, group_code, milliseconds, refusal_code
 from lakestream.protocol.kafka.services import Services
 
 OWN_ID_FROM: Final = 1
@@ -65,6 +65,7 @@ def _check(call: Call) -> None:
     for name in ("group_id", "instance_id", "rack_id"):
         if getattr(body, name) == "":
             raise _invalid(f"{name} may not be empty")
+    check_words(member_id=body.member_id, instance_id=body.instance_id, rack_id=body.rack_id)
     if milliseconds(body.rebalance_timeout) < UNCHANGED_MS:
         raise _invalid("no time is shorter than none (rebalance_timeout_ms)")
     if epoch < LEAVE_FOR_A_WHILE:

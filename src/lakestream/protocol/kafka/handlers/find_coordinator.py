@@ -3,7 +3,8 @@
 Where the members of a group meet, and whom the producer of a transactional id asks: a live broker, by rendezvous hash.
 All brokers that know the same others say the same, and one that is asked although it is not the one says so (16).
 
-Of share groups there is no coordinator, for now (15).
+Of share groups, and of types that nobody knows, there is no coordinator (42): clients would ask for ever if they were
+told that none is there now.
 v1 key type, error message · v3 flexible · v4 several keys in one request
 """
 
@@ -37,8 +38,8 @@ def _found(kind: int, key: str, services: Services) -> dict[str, Any]:
         elif kind == TRANSACTION:
             broker = services.transactions.coordinator_of(checked_id(key))
         else:
-            what = "share groups" if kind == SHARE_GROUP else "coordinators of this type"
-            return _refused(Code.COORDINATOR_NOT_AVAILABLE, f"{what} are not served yet")
+            what = "share groups" if kind == SHARE_GROUP else f"coordinators of type {kind}"
+            return _refused(Code.INVALID_REQUEST, f"{what} are not served: there are those of groups and transactions")
     except LakestreamError as error:
         return _refused(group_code(error), describe(error))
     return {"error_code": Code.NONE, "node_id": broker.node_id, "host": broker.host, "port": broker.port}

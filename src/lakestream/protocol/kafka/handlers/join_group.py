@@ -19,24 +19,34 @@ from lakestream.errors import LakestreamError
 from lakestream.metadata.groups import Protocol
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code
-from lakestream.protocol.kafka.groups import group_code, milliseconds, refusal_code
+from lakestream.protocol.kafka.groups import check_words, group_code, milliseconds, refusal_code
 from lakestream.protocol.kafka.services import Services
 
 ID_FIRST_FROM: Final = 4
 NULL_NAMES_FROM: Final = 7
 SKIP_FROM: Final = 9
 NO_TICKET: Final = 0
-ID_CHARACTERS_MAX: Final = 255
-"""Of what a client calls itself, in the id that it is given."""
+ID_CHARACTERS_MAX: Final = 200
+"""Of what a client calls itself, in the id that it is given: an id may have WORD_BYTES_MAX bytes."""
 
 
 @handles(11, versions=range(0, 10))
 async def join_group(call: Call, services: Services) -> Body:
     try:
+        _check(call)
         joined = await services.groups.join(call.body.group_id, _wish(call, services))
     except LakestreamError as error:
         return _answer(call, Joined(None, call.body.member_id), group_code(error))
     return _answer(call, joined, refusal_code(joined.refusal))
+
+
+def _check(call: Call) -> None:
+    body = call.body
+    check_words(
+        member_id=body.member_id, group_instance_id=call.get("group_instance_id"), protocol_type=body.protocol_type
+    )
+    for protocol in body.protocols:
+        check_words(protocol=protocol.name)
 
 
 def _wish(call: Call, services: Services) -> Join:
