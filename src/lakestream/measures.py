@@ -20,7 +20,9 @@ import msgspec
 
 from lakestream.board import Board
 from lakestream.broker import RunningBroker
+from lakestream.coordination.groups.coordinator import GroupFigures
 from lakestream.coordination.lags import Lags
+from lakestream.coordination.transactions.coordinator import TransactionFigures
 from lakestream.data.log.log import Log
 from lakestream.errors import LakestreamError
 from lakestream.metadata.lag import Lag
@@ -81,6 +83,8 @@ class Measures:
                 reading(metrics.KAFKA_UNREADABLE, count, name)
                 for name, count in broker.services.unreadable.counts.items()
             ),
+            *_groups(broker.services.groups.figures()),
+            *_transactions(broker.services.transactions.figures()),
             *_log(broker.node.log),
             *_storage(broker.node.stores.meter),
             *self._tables(),
@@ -155,6 +159,23 @@ def _kafka(server: KafkaServer, counts: RequestCounts) -> Iterator[Reading]:
         yield reading(metrics.KAFKA_BYTES_IN, count, name)
     for name, count in bytes_out.items():
         yield reading(metrics.KAFKA_BYTES_OUT, count, name)
+
+
+def _groups(figures: GroupFigures) -> Iterator[Reading]:
+    yield reading(metrics.GROUPS, figures.groups)
+    yield reading(metrics.GROUP_MEMBERS, figures.members)
+    yield reading(metrics.GROUP_REBALANCES, figures.rebalances)
+    yield reading(metrics.GROUP_COMMITS, figures.commits)
+
+
+def _transactions(figures: TransactionFigures) -> Iterator[Reading]:
+    yield reading(metrics.TRANSACTIONS_OPEN, figures.open)
+    yield reading(metrics.TRANSACTIONS_OVERDUE, figures.overdue)
+    yield reading(metrics.TRANSACTIONS_OLDEST, figures.oldest_ms / 1000)
+    yield reading(metrics.TRANSACTIONS_ENDING, figures.ending)
+    yield reading(metrics.TRANSACTIONS_ENDED, figures.committed, "committed")
+    yield reading(metrics.TRANSACTIONS_ENDED, figures.aborted, "aborted")
+    yield reading(metrics.TRANSACTIONS_TIMED_OUT, figures.timed_out)
 
 
 def _pipelines(reports: Sequence[PipelineReport], now_ms: int) -> Iterator[Reading]:

@@ -138,12 +138,19 @@ class Transactions:
             await self.name(transactional_id)
             raise
 
+    async def remove_name(self, transactional_id: str, version: int) -> None:
+        """Conflict: somebody wrote it anew, and is about to use it."""
+        await self._store.delete(keys.transaction_name_key(transactional_id), version)
+
     async def names(self) -> list[str]:
-        found: list[str] = []
+        return [one.transactional_id for one in await self.named()]
+
+    async def named(self) -> list[NotedId]:
+        found: list[NotedId] = []
         start = ""
         while True:
             page = (await self._store.scan(keys.TRANSACTION_NAMES, start, limit=NAMES_AT_ONCE)).records
-            found += [keys.transaction_text(record.name) for record in page]
+            found += [NotedId(keys.transaction_text(record.name), record.version) for record in page]
             if len(page) < NAMES_AT_ONCE:
                 return found
             start = f"{page[-1].name}{keys.NEXT_NAME}"

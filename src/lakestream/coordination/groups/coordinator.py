@@ -19,7 +19,7 @@ from lakestream.clock import Clock, Ids
 from lakestream.coordination import placement
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups import offsets
-from lakestream.coordination.groups.held import Held
+from lakestream.coordination.groups.held import GroupCounts, Held
 from lakestream.coordination.groups.landscape import Landscape
 from lakestream.coordination.groups.looks import Looks
 from lakestream.coordination.groups.offsets import Committer
@@ -64,6 +64,13 @@ class NamedRecord(NamedTuple):
     record: AnyGroup
 
 
+class GroupFigures(NamedTuple):
+    groups: int
+    members: int
+    rebalances: int
+    commits: int
+
+
 class Heartbeat(NamedTuple):
     """What a member of the new protocol is told."""
 
@@ -89,6 +96,7 @@ class Groups:
         self._is_seen = is_seen
         self._clock = clock
         self._id = ids.new()
+        self._counts = GroupCounts()
         self._held: dict[str, Held] = {}
         self._loading: dict[str, asyncio.Task[Claimed]] = {}
         self._looks: Looks[dict[PartitionId, StoredOffset]] = Looks()
@@ -118,6 +126,10 @@ class Groups:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def figures(self) -> GroupFigures:
+        members = sum(len(held.record.members) for held in self._held.values())
+        return GroupFigures(len(self._held), members, self._counts.rebalances, self._counts.commits)
 
     # ── whose a group is ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,7 +277,7 @@ class Groups:
                 Refusal.COORDINATOR_NOT_AVAILABLE, f"this broker coordinates {len(self._held)} groups already"
             )
         rules = self.settings.rules
-        held = Held(name, claimed, self._id, self._records, self._clock, rules, self._topics, self._spawn)
+        held = Held(name, claimed, self._id, self._records, self._clock, rules, self._topics, self._spawn, self._counts)
         held.on_drop = self._forget
         self._held[name] = held
         return held

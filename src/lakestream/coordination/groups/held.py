@@ -71,6 +71,14 @@ class _Round:
         return self.record or bool(self.offsets or self.removed or self.waiting)
 
 
+@dataclass(slots=True)
+class GroupCounts:
+    """Of all groups of this broker, since it began."""
+
+    rebalances: int = 0
+    commits: int = 0
+
+
 class Held:
     def __init__(
         self,
@@ -82,8 +90,10 @@ class Held:
         rules: Rules,
         landscape: Callable[[], Landscape],
         spawn: Spawn,
+        counts: GroupCounts,
     ) -> None:
         self.name = name
+        self._counts = counts
         self.doubted = False
         """This broker was away for a while: somebody else may have the group by now. `confirm` finds out."""
         self.dropped: Refused | None = None
@@ -207,6 +217,7 @@ class Held:
             self._next.removed.difference_update(wanted)
             self._next.offsets.update({name: replace(one, asked=asked) for name, one in wanted.items()})
             await self._written()
+            self._counts.commits += 1
         return None
 
     def ask(self) -> Asked:
@@ -311,6 +322,7 @@ class Held:
         return self._ticket, answer
 
     def _take(self, step: Step[AnyGroup]) -> None:
+        self._counts.rebalances += _generation(step.group.record) > _generation(self.record)
         self._group = step.group
         if step.to_store:
             self._next.record = True
@@ -480,6 +492,10 @@ class Held:
         if deadline_ms is not None and deadline_ms <= now.ms:
             self._take(steps.tick(self._group, self._ground()))
         self._arm()
+
+
+def _generation(record: AnyRecord) -> int:
+    return record.generation if isinstance(record, GroupRecord) else record.epoch
 
 
 def _nobody(held: Held) -> None: ...

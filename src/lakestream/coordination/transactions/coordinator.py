@@ -55,6 +55,18 @@ class NamedTransaction(NamedTuple):
     record: Transaction
 
 
+class TransactionFigures(NamedTuple):
+    """Of the ids that this broker coordinates."""
+
+    open: int
+    overdue: int
+    oldest_ms: int
+    ending: int
+    committed: int
+    aborted: int
+    timed_out: int
+
+
 class TransactionCoordinator:
     def __init__(
         self,
@@ -86,6 +98,12 @@ class TransactionCoordinator:
         await self.patrol.close()
         await self.endings.close()
         await self._looks.close()
+
+    def figures(self) -> TransactionFigures:
+        endings = self.endings
+        return TransactionFigures(
+            *self.patrol.figures(), len(endings), endings.committed, endings.aborted, self.patrol.timed_out
+        )
 
     # ── whose an id is ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -44,6 +44,12 @@ class Endings:
         self._again: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
+        self.committed = 0
+        self.aborted = 0
+
+    def __len__(self) -> int:
+        """Under way."""
+        return len(self._tasks)
 
     def begin(self, transactional_id: str, *, decided: bool = False) -> None:
         """If it is not under way here. `decided`: just now, by this broker, so nobody can have begun with it."""
@@ -110,6 +116,8 @@ class Endings:
             if record.commits and record.offsets:
                 await self._records.commit_offsets(record)
             self._shelf.mark(transactional_id, known)
+            self.committed += record.commits
+            self.aborted += not record.commits
         if record.protocol == CLASSIC and not record.offsets and not is_known and not self._closed:
             loop = asyncio.get_running_loop()
             self._timers[transactional_id] = loop.call_later(LATER_MS / 1000, self.begin, transactional_id)

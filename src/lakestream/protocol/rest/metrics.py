@@ -57,6 +57,26 @@ KAFKA_UNREADABLE = Metric(
     "kafka_unreadable", Kind.COUNTER, "Reads of records that are damaged or gone; the log says which file", ("topic",)
 )
 
+GROUPS = Metric("groups", Kind.GAUGE, "Groups that this broker coordinates and has in memory")
+GROUP_MEMBERS = Metric("group_members", Kind.GAUGE, "Their members")
+GROUP_REBALANCES = Metric("group_rebalances", Kind.COUNTER, "Generations (new protocol: epochs) that groups began")
+GROUP_COMMITS = Metric("group_commits", Kind.COUNTER, "Commits of offsets, without those of transactions")
+
+TRANSACTIONS_OPEN = Metric("transactions_open", Kind.GAUGE, "Open transactions that this broker coordinates")
+TRANSACTIONS_OVERDUE = Metric(
+    "transactions_overdue", Kind.GAUGE, "Those that are open for longer than their time-out; they are aborted at once"
+)
+TRANSACTIONS_OLDEST = Metric("transactions_oldest_seconds", Kind.GAUGE, "For how long the oldest of them is open")
+TRANSACTIONS_ENDING = Metric(
+    "transactions_ending", Kind.GAUGE, "Transactions that are decided, and not all of their logs know it yet"
+)
+TRANSACTIONS_ENDED = Metric(
+    "transactions_ended", Kind.COUNTER, "Transactions that this broker ended: committed, aborted", ("outcome",)
+)
+TRANSACTIONS_TIMED_OUT = Metric(
+    "transactions_timed_out", Kind.COUNTER, "Transactions that it aborted because their producer took too long"
+)
+
 LOG_APPENDED_BYTES = Metric("log_appended_bytes", Kind.COUNTER, "Bytes of record batches that got their offsets")
 LOG_APPENDED_BATCHES = Metric("log_appended_batches", Kind.COUNTER, "Record batches that got their offsets")
 LOG_APPENDED_RECORDS = Metric("log_appended_records", Kind.COUNTER, "Records that got their offsets")

@@ -399,3 +399,16 @@ async def test_a_name_without_a_group_is_forgotten_after_a_while(cluster: Cluste
     cluster.clock.ms += LEFTOVER_MS + 1
     await expiry.round()
     assert await broker.groups.names() == []
+
+
+async def test_it_counts_what_it_does(cluster: Cluster) -> None:
+    broker = await cluster.broker()
+    member = await Consumer(broker).alone()
+    assert await member.commit(P, 5) is None
+    assert await Consumer(broker).commit(P, 6) is not None, "refused"
+    assert broker.groups.figures() == (1, 1, 1, 1)
+    await member.beat()
+    assert broker.groups.figures() == (1, 1, 1, 1)
+    await member.leave()
+    assert await broker.groups.delete("g") is None
+    assert broker.groups.figures() == (0, 0, 2, 1)

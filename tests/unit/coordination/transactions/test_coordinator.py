@@ -12,6 +12,7 @@ from tests.unit.data.brokers import World
 from lakestream.coordination.transactions import ending, machine
 from lakestream.coordination.transactions.coordinator import NotCoordinator
 from lakestream.coordination.transactions.machine import CLASSIC, IMPLICIT, Busy
+from lakestream.coordination.transactions.patrol import LEFTOVER_MS
 from lakestream.errors import Fenced, Unavailable, WrongTransaction
 from lakestream.metadata import keys
 from lakestream.metadata.group_records import Asked, GroupRecord, packed_group, packed_offset
@@ -513,3 +514,49 @@ async def test_a_group_that_was_deleted_meanwhile_gets_no_offsets(place: Place, 
     await writer.end(first)
     await place.until(writer.id, State.COMMITTED)
     assert await place.groups.offsets("g") == {}
+
+
+async def test_it_counts_what_it_does(place: Place, two: tuple[Member, Member]) -> None:
+    first, second = two
+    partition = await place.world.log()
+    writer = await begun(place, first, partition, implicit=True)
+    await first.coordinator.patrol.round()
+    place.world.clock.ms += 50_000
+    figures = first.coordinator.figures()
+    assert (figures.open, figures.overdue, figures.oldest_ms, figures.committed) == (1, 0, 50_000, 0)
+    place.world.clock.ms += 10_001
+    assert first.coordinator.figures().overdue == 1
+    await first.coordinator.patrol.round()
+    await place.until(writer.id, State.ABORTED)
+    await first.coordinator.patrol.round()
+    await writer.init(first)
+    await writer.send(first, partition, "next")
+    await writer.end(first)
+    await place.until(writer.id, State.COMMITTED)
+    assert first.coordinator.figures()[:3] == (0, 0, 0)
+    assert first.coordinator.figures()[4:] == (1, 1, 1), "committed, aborted, timed out"
+    await second.coordinator.patrol.round()
+    assert second.coordinator.figures() == (0,) * 7
+
+
+async def test_a_name_that_was_left_over_goes_after_an_hour(place: Place, two: tuple[Member, Member]) -> None:
+    first, _ = two
+    name = place.id_of(first)
+    await place.records.name(name)
+    patrol = first.coordinator.patrol
+
+    async def look_after(ms: int) -> list[str]:
+        place.world.clock.ms += ms
+        patrol._all_at_s = 0.0
+        await patrol.round()
+        return await place.records.names()
+
+    assert await look_after(0) == [name]
+    assert await look_after(LEFTOVER_MS) == [name]
+    await place.records.name(name)  # somebody is about to use it
+    assert await look_after(1) == [name]
+    assert await look_after(LEFTOVER_MS) == [name]
+    assert await look_after(1) == []
+    writer = await begun(place, first, await place.world.log())
+    assert await look_after(LEFTOVER_MS) == [writer.id]
+    assert await look_after(LEFTOVER_MS) == [writer.id], "it has a record"

@@ -3,6 +3,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lakestream import measures
+from lakestream.coordination.groups.coordinator import GroupFigures
+from lakestream.coordination.transactions.coordinator import TransactionFigures
 from lakestream.protocol.rest import metrics
 from lakestream.protocol.rest.metrics import METRICS, Distribution, Kind, reading, text
 
@@ -51,3 +54,9 @@ def test_readings_of_all_workers_become_one_page() -> None:
 def test_labels_must_fit() -> None:
     with pytest.raises(AssertionError):
         reading(metrics.KAFKA_REQUESTS, 1)
+
+
+def test_groups_and_transactions_have_readings() -> None:
+    found = [*measures._groups(GroupFigures(1, 2, 3, 4)), *measures._transactions(TransactionFigures(*range(7)))]
+    assert [one.value for one in found] == [1, 2, 3, 4, 0, 1, 0.002, 3, 4, 5, 6]
+    assert {one.metric for one in found} <= set(metrics.BY_NAME)
