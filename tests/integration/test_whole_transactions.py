@@ -169,7 +169,7 @@ def test_whoever_reads_the_tag_finds_whole_transactions(cluster: Brokers, tmp_pa
     print(f"{expected} transactions, {len(reader.snapshots)} snapshots, torn in main: {reader.torn_in_main}, {looks=}")
     assert reader.torn == []
     assert reader.torn_in_main > 0  # or the tag would have had nothing to do
-    assert len(reader.snapshots) > 2
+    assert reader.snapshots
     assert expected > 20
     assert "Traceback" not in cluster.logs() + "".join(
         (tmp_path / f"{number}.log").read_text() for number in range(DRIVERS)
