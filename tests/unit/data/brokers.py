@@ -5,6 +5,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum, auto
+from typing import Any
 
 from lakestream.batch import RecordBatch
 from lakestream.clock import Clock, SeededIds
@@ -18,7 +19,7 @@ from lakestream.metadata import keys
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.memory import MemoryStore as MemoryMetadata
-from lakestream.metadata.store import Create, Created, MetadataStore
+from lakestream.metadata.store import Create, Created, Folder, MetadataStore, Scanned
 from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import Buffer, PartitionId, Span
 from lakestream.settings import LogSettings, Profile, WalSettings
@@ -63,6 +64,8 @@ class ShakyMetadata(MemoryMetadata):
         """Creates in these logs never arrive."""
         self.after_create: Callable[[], Awaitable[None]] | None = None
         self.creates = 0
+        self.scans_until: int | None = None
+        """Behind that many creates, there is no answer to a scan, ever."""
 
     async def create(self, creates: Sequence[Create]) -> list[Created | Conflict | Unavailable]:
         self.creates += 1
@@ -79,6 +82,11 @@ class ShakyMetadata(MemoryMetadata):
         if trouble is Trouble.SILENT:
             await asyncio.get_running_loop().create_future()
         return answers
+
+    async def scan(self, folder: Folder, start: str = "", end: str | None = None, **how: Any) -> Scanned:
+        if self.scans_until is not None and self.creates >= self.scans_until:
+            await asyncio.get_running_loop().create_future()
+        return await super().scan(folder, start, end, **how)
 
     async def _create_one(self, create: Create) -> Created | Conflict | Unavailable:
         if keys.partition_of(create.key.path) in self.cut_off:

@@ -100,11 +100,10 @@ class _Struggle:
         self._in_doubt = _leaves_doubt(answer)
         """A create of that claim got no clear answer: it may have taken effect at any time since."""
         self._error: Unavailable | None = None
-        """The newest trouble with a store, if the last step met one."""
+        """The trouble with a store that the last whole step met, if any: it is told also if the next one hangs."""
 
     async def step(self) -> bool:
         """One try. True: the extent is settled."""
-        self._error = None
         try:
             return await self._try()
         except Unavailable as error:

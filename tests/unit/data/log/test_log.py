@@ -833,6 +833,16 @@ async def test_a_create_that_is_never_answered_is_looked_up_in_time(world: World
     assert await read_all(log, partition) == expected(0, 2)
 
 
+async def test_the_trouble_is_told_though_the_last_try_hangs(world: World) -> None:
+    partition, metadata = await world.log(), ShakyMetadata(world.server)
+    settings = LogSettings(append_timeout_ms=300, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
+    log = await world.broker(metadata=metadata, settings=settings)
+    await fill(log, partition, 1)
+    metadata.always, metadata.scans_until = Trouble.REFUSED, metadata.creates + 2
+    with pytest.raises(Unavailable, match="the store cannot answer now"):
+        await log.append(partition, plain("1"))
+
+
 async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(world: World) -> None:
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     settings = LogSettings(append_timeout_ms=100, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
