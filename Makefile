@@ -49,7 +49,7 @@ check: setup ## format, lint, types, layers, unit and property tests, a short si
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 tests/test_architecture.py tests/unit tests/property
-	$(BIN)/python -m tests.simulation.run --seeds 100
+	$(BIN)/python -m tests.simulation.run --seeds 60
 
 test: check tools ## everything: check, then the tests that talk to real servers and processes
 	$(BIN)/pytest -n 2 --dist loadfile -m "not alone" $(SERVED)
