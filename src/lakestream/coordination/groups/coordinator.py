@@ -21,10 +21,10 @@ from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups import offsets
 from lakestream.coordination.groups.held import GroupCounts, Held
 from lakestream.coordination.groups.landscape import Landscape
-from lakestream.coordination.groups.looks import Looks
 from lakestream.coordination.groups.offsets import Committer
 from lakestream.coordination.groups.refusals import Refusal, Refused
 from lakestream.coordination.groups.values import JOIN, Beat, Beaten, Join, Joined, Leaver, Rules, Sync, Synced
+from lakestream.coordination.looks import Looks
 from lakestream.errors import LakestreamError
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.group_records import AnyGroup, Committed, ConsumerGroupRecord

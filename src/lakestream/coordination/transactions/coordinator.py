@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from lakestream.clock import Clock
 from lakestream.coordination import placement
 from lakestream.coordination.cluster import ClusterView
-from lakestream.coordination.groups.looks import Looks
+from lakestream.coordination.looks import Looks
 from lakestream.coordination.transactions import machine
 from lakestream.coordination.transactions.ending import Endings
 from lakestream.coordination.transactions.machine import CLASSIC, EPOCH_LAST, IMPLICIT, Busy
