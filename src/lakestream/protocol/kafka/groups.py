@@ -22,6 +22,8 @@ STATE_NAMES: Final = {
     State.DEAD: "Dead",
 }
 WORD_BYTES_MAX: Final = 1_000
+METADATA_BYTES_MAX: Final = 4_096
+"""Beside a committed offset."""
 """Of the names that a member gives itself and others: each is stored, and sent to others, many times."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 

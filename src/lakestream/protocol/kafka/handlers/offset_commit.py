@@ -19,6 +19,7 @@ from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code
 from lakestream.protocol.kafka.groups import (
+    METADATA_BYTES_MAX,
     NamedPartition,
     group_code,
     milliseconds,
@@ -29,7 +30,6 @@ from lakestream.protocol.kafka.groups import (
 )
 from lakestream.protocol.kafka.services import Services
 
-METADATA_BYTES_MAX: Final = 4_096
 MISSING_GROUPS_FROM: Final = 9
 
 

@@ -23,11 +23,10 @@ from lakestream.metadata.transactions import PendingOffset
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.dispatch import Body, Call, handles
 from lakestream.protocol.kafka.errors import Code
-from lakestream.protocol.kafka.groups import NamedPartition, group_code, partitions_of, refusal_code
+from lakestream.protocol.kafka.groups import METADATA_BYTES_MAX, NamedPartition, group_code, partitions_of, refusal_code
 from lakestream.protocol.kafka.services import Services
 from lakestream.protocol.kafka.transactions import checked_id, identity, transaction_code
 
-METADATA_BYTES_MAX: Final = 4_096
 IMPLICIT_FROM_VERSION: Final = 5
 
 
