@@ -125,6 +125,23 @@ def test_a_killed_machine_runs_no_finally_and_its_callers_hear_of_it() -> None:
     assert ran == ["finally"]  # when all was over
 
 
+def test_a_machine_that_is_killed_in_a_pause_gives_no_sign_of_life_after_it() -> None:
+    """Or its session would live for ever (seed 544)."""
+
+    async def scenario(loop: SimLoop) -> bool:
+        server = MemoryServer(SimClock(loop))
+        machine = loop.machine("a")
+        store = FaultyMetadata(server, Line(loop, machine, "metadata", Weather(), Counter()))
+        session = await store.session(3_000)
+        machine.pause(2.0)
+        await asyncio.sleep(1.0)
+        machine.kill()
+        await asyncio.sleep(60.0)
+        return session.lost
+
+    assert simulate(1, scenario)
+
+
 # A toy: brokers that add one to a counter under compare-and-set, and look after an uncertain answer.
 
 KEY = Key("/counter", "/counter")

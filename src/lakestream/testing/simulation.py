@@ -138,8 +138,8 @@ class Machine:
         self._loop.after(seconds, self._resume)
 
     def _resume(self) -> None:
-        if self.paused:
-            return  # a longer pause has begun since
+        if self.paused or not self.alive:
+            return  # a longer pause has begun since, or it was killed in this one: the dead give no sign of life
         self._frozen = False
         parked, self._parked = self._parked, []
         for timer in parked:
