@@ -22,11 +22,12 @@ LAYERS = [
     "catalog",
     "metadata",
     "storage",
+    "schemas",
     "batch compression",
     "filed",
     "model errors checksum collector settings clock addresses board beside durations seldom",
 ]
-INSIDE_DATA = ["log", "wal table", "cache"]
+INSIDE_DATA = ["log", "wal table typed", "cache"]
 
 INDEPENDENT = [
     ("metadata/sqlite", "metadata/oxia"),

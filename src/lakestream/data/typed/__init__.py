@@ -1,0 +1,1 @@
+"""Values ⇄ columns: bytes of a schema to typed columns and back, in machine code."""

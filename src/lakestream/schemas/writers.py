@@ -1,0 +1,33 @@
+"""How the values of one schema became columns of one table, and become themselves again. Plain data.
+
+A table keeps one writer for each number in its column `_stream.schema_id`, for as long as it has rows of it: a registry
+may forget a schema, a table may not. Numbers from 1 on are the registry's ids; negative ones are shapes of JSON without
+a schema, numbered by the table itself.
+"""
+
+import msgspec
+
+
+class Bound(msgspec.Struct, frozen=True, array_like=True):
+    """A field of the shape, by its place among its siblings, and the column it has in the table. Lists have one child,
+    their element; maps two, key and value."""
+
+    field_id: int
+    children: tuple["Bound | None", ...] = ()
+    """None: this part of the shape has no column that fits. Values that have something there keep their bytes."""
+
+
+class Writer(msgspec.Struct, frozen=True):
+    number: int
+    format: str
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+    """Name and text of every schema that it needs, each before those that need it."""
+    framed: bool = False
+    """Values begin with a zero byte and the number (Confluent's wire format)."""
+    message: tuple[int, ...] = ()
+    """Protobuf: which of the messages of the schema, as in the wire format; empty: the first."""
+    style: str = ""
+    """JSON: how its text was written, so that it can be written so again."""
+    columns: tuple[Bound | None, ...] = ()
+    """One for each field of the shape."""
