@@ -1,5 +1,6 @@
 """What one broker changes, another obeys, even before it has heard of it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
@@ -111,6 +112,22 @@ async def test_an_old_id_never_deletes_the_new_topic_of_that_name(pair: tuple[Se
     answer = await other.ask(20, 6, {"topics": wanted, "timeout": 1000})
     assert answer.responses[0].error_code == 100
     assert (await one.services.topics.get("t")).topic_id == new_id
+
+
+async def test_who_does_not_want_to_wait_is_told_of_what_another_broker_has_just_taken(
+    pair: tuple[Serving, Serving],
+) -> None:
+    """A look of a moment ago, from memory, would do only for one that waits."""
+    one, other = pair
+    await one.topic()
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    body = {"max_wait": 0, "min_bytes": 0, "max_bytes": 1000, "topics": [{"topic": "t", "partitions": [part]}]}
+    assert not (await other.ask(1, 12, body)).responses[0].partitions[0].records
+    await one.produce("t", "a")
+    view = await other.services.log._views.get(await other.log_of("t"))
+    assert view.offset_end == 0, "it has heard of nothing"
+    view.looked_s = asyncio.get_running_loop().time()
+    assert (await other.ask(1, 12, body)).responses[0].partitions[0].records
 
 
 async def test_a_reader_is_sent_to_its_rack_at_once_and_without_records() -> None:

@@ -57,7 +57,8 @@ async def fetch(call: Call, services: Services) -> list[Piece]:
     topics = [await _resolved(topic, services) for topic in call.body.topics]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + call.body.max_wait.total_seconds()
-    looked = certain = False
+    looked = False
+    certain = call.body.min_bytes <= 0  # who does not wait is told what there is now, not what there was a moment ago
     while True:
         found = await _read(topics, call, services, certain)
         parts = [part for topic in found for part in topic.parts]
