@@ -34,7 +34,7 @@ from lakestream.model import PartitionId
 from lakestream.pipeline import plan
 from lakestream.pipeline.backlog import ChangedLogs, backlog_of, whereabouts
 from lakestream.pipeline.plan import Backlog, PlanSettings, Target
-from lakestream.pipeline.tasks import Move, Moved, Outcome, Stuck
+from lakestream.pipeline.tasks import Move, Moved, Outcome, Stuck, Wants
 from lakestream.pipeline.whole import HELD_NONE, Held, Whereabouts, split_after
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.together import together
@@ -401,6 +401,8 @@ class Rounds:
         failed: dict[PartitionId, Stuck] = {}
         surplus: list[Moved] = []
         for outcome in sorted(outcomes, key=lambda outcome: (outcome.move.partition, outcome.move.start)):
+            if isinstance(outcome, Wants):
+                outcome = Stuck(outcome.move, "values have schemas that this pipeline does not know yet", True)
             if isinstance(outcome, Stuck):
                 failed.setdefault(outcome.move.partition, outcome)
             elif outcome.move.partition in failed:

@@ -1,8 +1,9 @@
 """How the values of one schema became columns of one table, and become themselves again. Plain data.
 
 A table keeps one writer for each number in its column `_stream.schema_id`, for as long as it has rows of it: a registry
-may forget a schema, a table may not. Numbers from 1 on are the registry's ids; negative ones are shapes of JSON without
-a schema, numbered by the table itself.
+may forget a schema, a table may not. Numbers from 1 on are the registry's ids, of values that have them in front;
+negative ones are given by the table itself: shapes of JSON without a schema, values without an id in front, and further
+messages of one Protobuf schema.
 """
 
 import msgspec
@@ -20,11 +21,15 @@ class Bound(msgspec.Struct, frozen=True, array_like=True):
 class Writer(msgspec.Struct, frozen=True):
     number: int
     format: str
+    """As `model.Format` spells it, `codecs.py` knows more. Empty: nobody can read it, and `text` says why. Values of it
+    keep their bytes."""
     text: str
     references: tuple[tuple[str, str], ...] = ()
     """Name and text of every schema that it needs, each before those that need it."""
+    schema_id: int = 0
+    """The registry's id of it; 0: it has none."""
     framed: bool = False
-    """Values begin with a zero byte and the number (Confluent's wire format)."""
+    """Values begin with a zero byte and that id (Confluent's wire format); Protobuf has the message behind it."""
     message: tuple[int, ...] = ()
     """Protobuf: which of the messages of the schema, as in the wire format; empty: the first."""
     style: str = ""
