@@ -5,15 +5,20 @@ them; commit.py puts these into the table.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeAlias
 
 from lakestream.catalog.data_files import FileDescription
 from lakestream.metadata.claims import Medium
 from lakestream.model import PartitionId
 from lakestream.schemas.columns import Column
-from lakestream.schemas.shape import Struct
-from lakestream.schemas.writers import Writer
+from lakestream.schemas.typing import Inferred as Inferred
+from lakestream.schemas.typing import Misfits as Misfits
+from lakestream.schemas.typing import Mode as Mode
+from lakestream.schemas.typing import OnInvalid as OnInvalid
+from lakestream.schemas.typing import Part as Part
+from lakestream.schemas.typing import Typed as Typed
+from lakestream.schemas.typing import Typing as Typing
+from lakestream.schemas.typing import WantedSchema as WantedSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,94 +31,6 @@ class Piece:
     byte_starts: tuple[int, ...]
     byte_ends: tuple[int, ...]
     base_offsets: tuple[int, ...]
-
-
-# Typed tables
-
-
-class Mode(Enum):
-    """How the bytes of a value, or of a key, tell what they are."""
-
-    NONE = "none"
-    """They do not: they stay bytes."""
-    REGISTRY = "registry"
-    """A zero byte and the id of a schema stand in front."""
-    LATEST = "latest"
-    FIXED = "fixed"
-    """These two: they have no id, and are all written with one schema: `Typed.number`."""
-    JSON = "json"
-    """They are JSON without a schema; the shape is found in them."""
-
-
-class OnInvalid(Enum):
-    """What becomes of a value that is not what its topic says."""
-
-    KEEP = "keep"
-    """It keeps its bytes, and has no columns."""
-    STOP = "stop"
-    """Nothing more of its log is moved: the worker says that it is stuck, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """How values, or keys, become columns."""
-
-    mode: Mode = Mode.NONE
-    writers: tuple[Writer, ...] = ()
-    """All that are known so far. Of a writer without a format the values stay bytes."""
-    number: int = 0
-    """LATEST, FIXED: which of them wrote what comes now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Typing:
-    value: Typed = Typed()
-    key: Typed = Typed()
-    """Its columns are below `_key`. `_stream.key` has the bytes, always."""
-    on_invalid: OnInvalid = OnInvalid.KEEP
-
-
-class Part(Enum):
-    VALUE = "value"
-    KEY = "key"
-
-
-@dataclass(frozen=True, slots=True)
-class WantedSchema:
-    """An id that stands in front of values, for which the move has no writer."""
-
-    part: Part
-    schema_id: int
-    message: tuple[int, ...] = ()
-    """Protobuf: which message of it; empty: the first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inferred:
-    """What JSON without a schema looks like, where no writer fits it. It becomes a writer with just these words; the
-    driver adds the number and the columns."""
-
-    part: Part
-    format: str
-    text: str
-    style: str
-    shape: Struct
-
-
-@dataclass(frozen=True, slots=True)
-class Misfits:
-    """Values that have no columns, or not all of theirs, for one reason."""
-
-    reason: str
-    """In words, with the field where it is known."""
-    schema_id: int
-    """That stands in front of them; 0: none does."""
-    count: int
-    offset: int
-    """Of the first of them."""
-
-
-# Moves and what becomes of them
 
 
 @dataclass(frozen=True, slots=True)
