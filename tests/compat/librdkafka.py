@@ -76,14 +76,15 @@ def all_tests() -> list[str]:
     return [name for name, rest in entries if not apart.search(rest) and not name.endswith("_mock")]
 
 
-def together(cases: Sequence[Case]) -> list[list[Case]]:
-    """The suite chooses by number: tests that share one run together, once. Twice at a time they would disturb each
-    other, where one subscribes to a pattern that the other's topics match."""
-    found: dict[tuple[str, str, Mode], list[Case]] = {}
+def queues(cases: Sequence[Case]) -> list[list[list[Case]]]:
+    """What runs one after the other, and in there what is one run: the suite chooses by number, so tests that share one
+    run together, once. Nothing of one number runs twice at a time, in whatever mode: where one subscribes to a pattern,
+    the other's topics match it."""
+    found: dict[str, dict[tuple[str, Mode], list[Case]]] = {}
     for case in cases:
         which = chosen(case)
-        found.setdefault((which.test[:4], which.subtest, which.mode), []).append(case)
-    return list(found.values())
+        found.setdefault(which.test[:4], {}).setdefault((which.subtest, which.mode), []).append(case)
+    return [list(runs.values()) for runs in found.values()]
 
 
 def run(cases: Sequence[Case], cluster: Cluster, *, patience: float = 1.0, debug: bool = False) -> list[Outcome]:

@@ -67,12 +67,16 @@ def _at_once(
     jobs: int, run_some: Callable[[Sequence[Case]], list[Outcome]], cases: Sequence[Case]
 ) -> Iterator[Outcome]:
     with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(run_some, some) for some in librdkafka.together(cases)]
+        running = [pool.submit(_in_turn, run_some, queue) for queue in librdkafka.queues(cases)]
         try:
             for done in as_completed(running):
                 yield from done.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _in_turn(run_some: Callable[[Sequence[Case]], list[Outcome]], queue: Sequence[Sequence[Case]]) -> list[Outcome]:
+    return [outcome for some in queue for outcome in run_some(some)]
 
 
 def all_tests(suite: str) -> list[str]:
