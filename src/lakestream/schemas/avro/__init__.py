@@ -1,0 +1,1 @@
+"""Avro's schemas: read, compared, and turned into shapes."""

@@ -1,0 +1,194 @@
+"""Avro's types as columns.
+
+| Avro                                     | column                                                            |
+|------------------------------------------|-------------------------------------------------------------------|
+| union with null and one other            | that one: every column may be null                                |
+| union of several                         | struct with a field for each but null, named after it; one is set |
+| enum                                     | string                                                            |
+| decimal of more than 38 digits           | the bytes                                                         |
+| timestamps and local ones in nanoseconds | microseconds                                                      |
+| time, date, decimal, uuid                | as Iceberg has them                                               |
+
+Left out: what has no bytes (null, empty records), and what holds itself. `columns_of` says for each type which it is,
+and is asked by the codec too: both have to walk the same tree.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from lakestream.schemas.avro.types import (
+    Array,
+    AvroType,
+    EnumOf,
+    Fixed,
+    Logical,
+    Map,
+    Named,
+    Plain,
+    Record,
+    Union,
+    is_null,
+    kind_of,
+    simple_name,
+)
+from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct, Type
+
+VALUE: Final = "value"
+"""The column of a schema that is no record."""
+DIGITS_MAX: Final = 38
+_DEPTH_MAX: Final = 32
+_NODES_MAX: Final = 4_000
+"""More columns than any engine enjoys. A small text can say very many: a record may be used often."""
+_PLAIN: Final = {
+    "boolean": Kind.BOOLEAN,
+    "int": Kind.INT,
+    "long": Kind.LONG,
+    "float": Kind.FLOAT,
+    "double": Kind.DOUBLE,
+    "bytes": Kind.BINARY,
+    "string": Kind.STRING,
+}
+_LOGICAL: Final = {
+    "date": Kind.DATE,
+    "time-millis": Kind.TIME,
+    "time-micros": Kind.TIME,
+    "timestamp-millis": Kind.TIMESTAMPTZ,
+    "timestamp-micros": Kind.TIMESTAMPTZ,
+    "timestamp-nanos": Kind.TIMESTAMPTZ,
+    "local-timestamp-millis": Kind.TIMESTAMP,
+    "local-timestamp-micros": Kind.TIMESTAMP,
+    "local-timestamp-nanos": Kind.TIMESTAMP,
+    "uuid": Kind.UUID,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The shape of a schema, and the Avro type that each of its nodes came from: a tree of the same form."""
+
+    type: Type
+    avro: AvroType
+    """Never a union that says only whether the rest is there."""
+    places: tuple[int, ...] = ()
+    """Of each child, its place among the fields or branches."""
+    children: tuple["Columns", ...] = ()
+
+
+def columns_of(top: AvroType) -> Columns:
+    """Of a whole value."""
+    walk = _Walk()
+    if isinstance(top, Record):
+        found = walk.visit(top)
+        return found if found is not None else Columns(Struct(()), top)
+    inner = walk.visit(top)
+    if inner is None:
+        return Columns(Struct(()), top)
+    return Columns(Struct((Field(VALUE, inner.type),)), top, (0,), (inner,))
+
+
+def only_branch(union: Union) -> int | None:
+    """The branch that a union is about, if the only other thing it may say is null; else None."""
+    others = [place for place, branch in enumerate(union.branches) if not is_null(branch)]
+    return others[0] if len(others) == 1 else None
+
+
+@dataclass(slots=True)
+class _Walk:
+    open: set[int] = field(default_factory=set)
+    """Records that the walk is inside of."""
+    depth: int = 0
+    nodes: int = 0
+
+    def visit(self, type_: AvroType) -> Columns | None:
+        """None: left out."""
+        if self.depth >= _DEPTH_MAX or self.nodes >= _NODES_MAX:
+            return None
+        self.depth += 1
+        self.nodes += 1
+        try:
+            return self._visit(type_)
+        finally:
+            self.depth -= 1
+
+    def _visit(self, type_: AvroType) -> Columns | None:
+        match type_:
+            case Plain() | Fixed() | EnumOf():
+                return _leaf(type_)
+            case Array(items):
+                inner = self.visit(items)
+                return Columns(ListOf(inner.type), type_, (0,), (inner,)) if inner else None
+            case Map(values):
+                inner = self.visit(values)
+                key = Primitive(Kind.STRING)
+                return Columns(MapOf(key, inner.type), type_, (0,), (inner,)) if inner else None
+            case Union(branches):
+                if (only := only_branch(type_)) is not None:
+                    return self.visit(branches[only])
+                return self._struct(type_, list(zip(_names(branches), branches, strict=True)))
+            case Record():
+                return self._record(type_)
+
+    def _record(self, record: Record) -> Columns | None:
+        if id(record) in self.open:
+            return None
+        self.open.add(id(record))
+        try:
+            found = self._struct(record, [(part.name, part.type) for part in record.fields])
+        finally:
+            self.open.discard(id(record))
+        if found is None:
+            return None
+        assert isinstance(found.type, Struct)
+        parts = [record.fields[place] for place in found.places]
+        fields = tuple(
+            Field(column.name, column.type, part.aliases, doc=part.doc)
+            for column, part in zip(found.type.fields, parts, strict=True)
+        )
+        return Columns(Struct(fields), record, found.places, found.children)
+
+    def _struct(self, type_: Record | Union, parts: list[tuple[str, AvroType]]) -> Columns | None:
+        found = [(place, name, self.visit(part)) for place, (name, part) in enumerate(parts)]
+        kept = [(place, name, inner) for place, name, inner in found if inner is not None]
+        if not kept:
+            return None
+        fields = tuple(Field(name, inner.type) for _, name, inner in kept)
+        return Columns(
+            Struct(fields), type_, tuple(place for place, _, _ in kept), tuple(inner for _, _, inner in kept)
+        )
+
+
+def _leaf(type_: Plain | Fixed | EnumOf) -> Columns | None:
+    if isinstance(type_, EnumOf):
+        return Columns(Primitive(Kind.STRING), type_)
+    if is_null(type_) or (isinstance(type_, Fixed) and type_.size == 0):
+        return None
+    if (logical := _logical(type_.logical)) is not None:
+        return Columns(logical, type_)
+    if isinstance(type_, Fixed):
+        return Columns(Primitive(Kind.FIXED, length=type_.size), type_)
+    return Columns(Primitive(_PLAIN[type_.kind]), type_)
+
+
+def _logical(logical: Logical | None) -> Primitive | None:
+    if logical is None:
+        return None
+    if logical.name == "decimal":
+        if logical.precision > DIGITS_MAX:
+            return None
+        return Primitive(Kind.DECIMAL, precision=logical.precision, scale=logical.scale)
+    kind = _LOGICAL.get(logical.name)
+    return Primitive(kind) if kind is not None else None
+
+
+def _names(branches: tuple[AvroType, ...]) -> list[str]:
+    """Of the fields for the branches of a union. By name and not by place: branches come and go. Some engines do not
+    tell capital letters from small ones."""
+    simple = [simple_name(branch.name) if isinstance(branch, Named) else kind_of(branch) for branch in branches]
+    names: list[str] = []
+    for branch, name in zip(branches, simple, strict=True):
+        if isinstance(branch, Named) and [one.lower() for one in simple].count(name.lower()) > 1:
+            name = branch.name.replace(".", "_")
+        while name.lower() in (taken.lower() for taken in names):
+            name += "_"
+        names.append(name)
+    return names
