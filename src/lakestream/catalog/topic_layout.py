@@ -81,6 +81,7 @@ COLUMNS: Final = (
     Column(field_id=2, name=STREAM, type="struct", required=True, fields=_STREAM_FIELDS),
 )
 
+VALUE_ID: Final = 1
 PARTITION_ID: Final = 3
 OFFSET_ID: Final = 4
 """What files are found by: the bounds of these two in the manifests."""

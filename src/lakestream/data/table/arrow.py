@@ -1,50 +1,83 @@
-"""The columns of `catalog/topic_layout.py` in Arrow: what `decode.py` makes, `encode.py` takes, and Parquet files are
-written from.
+"""The columns of a table in Arrow: what `decode.py` and `typed/` make, `encode.py` takes, and Parquet files are written
+from.
 
-Bytes are views (`binary_view`): a row says where its bytes lie, in the buffer that was read or decompressed, and none
-is copied. Parquet is written from them directly. The field numbers travel in the fields' metadata, where pyarrow looks
-for them.
+Bytes of the stream's own columns are views (`binary_view`): a row says where its bytes lie, in the buffer that was read
+or decompressed, and none is copied. Parquet is written from them directly. Columns that values were typed into are
+plain strings and bytes, which Arrow can pick rows from. The field numbers travel in the fields' metadata, where pyarrow
+looks for them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from lakestream.catalog.topic_layout import COLUMNS, Column
+from lakestream.catalog.topic_layout import FIRST_FREE_ID, iceberg_schema
+from lakestream.schemas.columns import Column, ColumnType, Fields, Foreign, ListColumn, MapColumn, columns_of
+from lakestream.schemas.shape import Kind, Primitive
 
 _ID_KEY: Final = b"PARQUET:field_id"
 
 _PRIMITIVES: Final = {
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "timestamptz": pa.timestamp("us", tz="UTC"),
-    "binary": pa.binary_view(),
-    "string": pa.string_view(),
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.INT: pa.int32(),
+    Kind.LONG: pa.int64(),
+    Kind.FLOAT: pa.float32(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.DATE: pa.date32(),
+    Kind.TIME: pa.time64("us"),
+    Kind.TIMESTAMP: pa.timestamp("us"),
+    Kind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
+    Kind.STRING: pa.string(),
+    Kind.BINARY: pa.binary(),
+    Kind.UUID: pa.uuid(),
 }
+_VIEWS: Final = {Kind.STRING: pa.string_view(), Kind.BINARY: pa.binary_view()}
 
 
-def _field(column: Column) -> Any:
-    return _numbered(column.name, _type(column), column.field_id, nullable=not column.required)
+def primitive_type(kind: Primitive) -> Any:
+    match kind.kind:
+        case Kind.FIXED:
+            return pa.binary(kind.length)
+        case Kind.DECIMAL:
+            return pa.decimal128(kind.precision, kind.scale)
+        case one:
+            return _PRIMITIVES[one]
+
+
+def field_of(column: Column) -> Any:
+    return pa.field(column.name, _type(column), not column.required, {_ID_KEY: str(column.field_id).encode()})
+
+
+def arrow_schema(columns: Sequence[Column]) -> Any:
+    """None of the columns may be `Foreign`: `files.writable` leaves those out."""
+    return pa.schema([field_of(column) for column in columns])
+
+
+def field_id_of(field: Any) -> int | None:
+    """The number that a field of Arrow, or of a Parquet file, carries."""
+    said = (field.metadata or {}).get(_ID_KEY)
+    return None if said is None else int(said)
 
 
 def _type(column: Column) -> Any:
-    if column.type == "struct":
-        return pa.struct(_fields(column.fields))
-    if column.type == "list":
-        return pa.list_(_numbered("element", pa.struct(_fields(column.fields)), column.element_id, nullable=False))
-    return _PRIMITIVES[column.type]
+    kind: ColumnType = column.type
+    match kind:
+        case Primitive(one):
+            return _VIEWS.get(one, _PRIMITIVES.get(one)) if column.field_id < FIRST_FREE_ID else primitive_type(kind)
+        case Fields(fields):
+            return pa.struct([field_of(field) for field in fields])
+        case ListColumn(element):
+            return pa.list_(field_of(element))
+        case MapColumn(key, value):
+            return pa.map_(field_of(key), field_of(value))
+        case Foreign(text):
+            raise TypeError(f"column {column.name} is {text}, which has no type here")
 
 
-def _fields(columns: Iterable[Column]) -> list[Any]:
-    return [_field(column) for column in columns]
-
-
-def _numbered(name: str, kind: Any, field_id: int, *, nullable: bool) -> Any:
-    return pa.field(name, kind, nullable, {_ID_KEY: str(field_id).encode()})
-
-
-SCHEMA: Final = pa.schema(_fields(COLUMNS))
+PLAIN_COLUMNS: Final = columns_of(iceberg_schema())
+"""Of a topic whose values are bytes."""
+SCHEMA: Final = arrow_schema(PLAIN_COLUMNS)
 STREAM_TYPE: Final = SCHEMA.field("_stream").type
 HEADERS_TYPE: Final = STREAM_TYPE.field("headers").type
 HEADER_TYPE: Final = HEADERS_TYPE.value_type

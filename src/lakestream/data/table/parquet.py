@@ -6,7 +6,7 @@ Runs in a Spark worker: no event loop, no storage; a file is made in memory, han
 What was measured (2 cores, 1 KiB records, half of each compressible): docs/formats.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -15,11 +15,15 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lakestream.catalog.data_files import FileDescription
-from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, STREAM, VALUE, Column
-from lakestream.data.table.arrow import SCHEMA
+from lakestream.catalog.topic_layout import STREAM, VALUE_ID
+from lakestream.data.table.arrow import PLAIN_COLUMNS
+from lakestream.data.table.bounds import bounds_of
+from lakestream.data.table.leaves import Leaf, Leaves, leaves_of, sample
 from lakestream.data.table.located import Located
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer, MiB
+from lakestream.schemas.columns import Column
+from lakestream.schemas.shape import Kind
 
 TARGET_SIZE: Final = "write.target-file-size-bytes"
 LEVEL: Final = "write.parquet.compression-level"
@@ -55,15 +59,18 @@ class WrittenFile(NamedTuple):
 
 
 def write_parquet(
-    batches: Iterable[Any], location_of: Callable[[int], str], settings: ParquetSettings | None = None
+    batches: Iterable[Any],
+    location_of: Callable[[int], str],
+    settings: ParquetSettings | None = None,
+    columns: Sequence[Column] = PLAIN_COLUMNS,
 ) -> Iterator[WrittenFile]:
-    """Files of the rows (`arrow.SCHEMA`, of one partition, by ascending offset), one after the other: each holds the
+    """Files of the rows (of these columns, of one partition, by ascending offset), one after the other: each holds the
     offsets behind those of the one before. `location_of` gives a new one its place, from its first offset."""
-    chosen = settings or ParquetSettings()
+    chosen, leaves = settings or ParquetSettings(), leaves_of(tuple(columns))
     file: _OpenFile | None = None
-    for group in _groups(batches, chosen.group_bytes_max):
+    for group in _groups(batches, chosen.group_bytes_max, leaves):
         if file is None:
-            file = _OpenFile(group, chosen)
+            file = _OpenFile(group, chosen, leaves)
         file.write(group)
         if file.size >= chosen.file_bytes_max:
             yield file.close(location_of)
@@ -73,27 +80,28 @@ def write_parquet(
 
 
 class _OpenFile:
-    def __init__(self, first: Any, settings: ParquetSettings) -> None:
+    def __init__(self, first: Any, settings: ParquetSettings, leaves: Leaves) -> None:
         self._sink = pa.BufferOutputStream()
         self._footers: list[Any] = []
-        self._null_counts = dict.fromkeys(_COUNTED, 0)
+        self._leaves = leaves
+        self._null_counts = {leaf.field_id: 0 for leaf in leaves.all if _is_counted_here(leaf)}
         self._partition, self._offset_before = _first_row(first)
         self._offset_first = self._offset_before
         self._offset_before -= 1
-        dictionary = [*_ALWAYS_DICTIONARY, *(path for path, column in _MAYBE.items() if _comes_again(column(first)))]
         self._writer = pq.ParquetWriter(
             self._sink,
-            SCHEMA,
+            leaves.schema,
             compression="zstd",
             compression_level=settings.zstd_level,
-            use_dictionary=dictionary,
+            use_dictionary=[leaf.path for leaf in leaves.all if _has_dictionary(leaf, first)],
             column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
-            write_statistics=_WITH_STATISTICS,
+            write_statistics=[leaf.path for leaf in leaves.all if leaf.is_bounded],
             write_page_index=True,
             write_page_checksum=True,
             data_page_size=settings.page_bytes_max,
-            sorting_columns=[pq.SortingColumn(_LEAVES.index(OFFSET_ID))],
+            sorting_columns=[pq.SortingColumn(leaves.offset_place)],
             metadata_collector=self._footers,
+            store_decimal_as_integer=True,  # where they fit, which is what Iceberg demands
             store_schema=False,  # how we happened to hold them in memory is nobody's business
         )
 
@@ -105,19 +113,27 @@ class _OpenFile:
     def write(self, group: Any) -> None:
         """One row group."""
         self._check(group)
-        for number, column in _COUNTED.items():
-            self._null_counts[number] += column(group).null_count
+        for leaf in self._leaves.all:
+            if _is_counted_here(leaf):
+                self._null_counts[leaf.field_id] += sum(chunk.null_count for chunk in leaf.of(group))
         self._writer.write_table(group, row_group_size=len(group))
 
     def close(self, location_of: Callable[[int], str]) -> WrittenFile:
         self._writer.close()
         # As bytes without a sign, which is what object stores take.
         body, (footer,) = memoryview(self._sink.getvalue()).cast("B"), self._footers
-        columns = [
-            [footer.row_group(group).column(leaf) for group in range(footer.num_row_groups)]
-            for leaf in range(len(_LEAVES))
-        ]
-        bounds = {number: _bounds(columns[_LEAVES.index(number)]) for number in _BOUNDED}
+        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+        chunks = {
+            leaf.field_id: [group.column(place) for group in groups] for place, leaf in enumerate(self._leaves.all)
+        }
+        null_counts = self._null_counts | {
+            leaf.field_id: sum(chunk.statistics.null_count for chunk in chunks[leaf.field_id])
+            for leaf in self._leaves.all
+            if leaf.is_bounded and not _is_counted_here(leaf)
+        }
+        bounds = {
+            leaf.field_id: bounds_of(leaf.kind, chunks[leaf.field_id]) for leaf in self._leaves.all if leaf.is_bounded
+        }
         description = FileDescription(
             location=location_of(self._offset_first),
             partition=self._partition,
@@ -126,14 +142,13 @@ class _OpenFile:
             record_count=footer.num_rows,
             size=len(body),
             column_sizes={
-                number: sum(chunk.total_compressed_size for chunk in columns[leaf])
-                for leaf, number in enumerate(_LEAVES)
+                number: sum(chunk.total_compressed_size for chunk in found) for number, found in chunks.items()
             },
-            value_counts=dict.fromkeys(_COUNTED, footer.num_rows),
-            null_counts=self._null_counts,
-            lower_bounds={number: _single(found[0], number) for number, found in bounds.items() if found},
-            upper_bounds={number: _single(found[1], number) for number, found in bounds.items() if found},
-            split_offsets=tuple(_start(chunk) for chunk in columns[0]),
+            value_counts=dict.fromkeys(null_counts, footer.num_rows),
+            null_counts=null_counts,
+            lower_bounds={number: low for number, (low, _) in bounds.items() if low is not None},
+            upper_bounds={number: high for number, (_, high) in bounds.items() if high is not None},
+            split_offsets=tuple(_start(group.column(0)) for group in groups),
         )
         return WrittenFile(body, description)
 
@@ -159,12 +174,12 @@ def _is_within(text: str, low: int, high: int) -> bool:
 # Row groups
 
 
-def _groups(batches: Iterable[Any], bytes_max: int) -> Iterator[Any]:
+def _groups(batches: Iterable[Any], bytes_max: int, leaves: Leaves) -> Iterator[Any]:
     """The rows in tables of about that many bytes."""
     pending: list[Any] = []
     room = bytes_max
     for batch in batches:
-        ends = np.cumsum(_row_sizes(batch))
+        ends = np.cumsum(_row_sizes(batch, leaves))
         start, done = 0, 0
         while start < batch.num_rows:
             end = int(np.searchsorted(ends, done + room, side="right"))
@@ -180,14 +195,19 @@ def _groups(batches: Iterable[Any], bytes_max: int) -> Iterator[Any]:
         yield pa.Table.from_batches(pending)
 
 
-def _row_sizes(batch: Any) -> Any:
-    stream = batch.column(STREAM)
-    sizes = np.full(batch.num_rows, _ROW_BYTES, np.int64)
-    for column in (batch.column(VALUE), stream.field("key")):
+def _row_sizes(batch: Any, leaves: Leaves) -> Any:
+    """Of bytes as they are; of all else, the same for each."""
+    stream, rows = batch.column(STREAM), batch.num_rows
+    sizes = np.full(rows, _ROW_BYTES, np.int64)
+    own = [stream.field("key"), *([batch.column(leaves.value)] if leaves.value else [])]
+    if leaves.typed or not leaves.value:
+        own.append(stream.field("value"))
+        sizes += (sum(batch.column(name).nbytes for name in leaves.typed) + rows - 1) // max(1, rows)
+    for column in own:
         sizes += np.maximum(Located.of(column).size, 0)
     headers = stream.field("headers")
     if len(entries := headers.flatten()):
-        sizes += (entries.nbytes + batch.num_rows - 1) // batch.num_rows
+        sizes += (entries.nbytes + rows - 1) // rows
     return sizes
 
 
@@ -196,68 +216,35 @@ def _first_row(group: Any) -> tuple[int, int]:
     return stream.field("partition")[0].as_py(), stream.field("offset")[0].as_py()
 
 
-def _comes_again(column: Any) -> bool:
-    """Whether a dictionary pays, by the looks of the first rows."""
-    sample = column.slice(0, _SAMPLE_ROWS).cast(pa.binary()).drop_null()
-    return len(sample) > 0 and len(sample.unique()) <= len(sample) * _DISTINCT_SHARE_MAX
-
-
 # Columns
 
 
-def _field_of(name: str) -> Callable[[Any], Any]:
-    def column(group: Any) -> Any:
-        return pa.chunked_array([chunk.field(name) for chunk in group.column(STREAM).chunks])
-
-    return column
-
-
-def _value(group: Any) -> Any:
-    return group.column(VALUE)
+def _is_counted_here(leaf: Leaf) -> bool:
+    """Whether its nulls are counted before they are written: for the stream's own, whose bytes have no statistics (they
+    would say little, and be long). What is in lists is not counted in rows."""
+    return leaf.is_once and not leaf.is_typed
 
 
-def _header_values(group: Any) -> Any:
-    chunks = [chunk.field("headers").flatten().field("value") for chunk in group.column(STREAM).chunks]
-    return pa.chunked_array(chunks)
+def _has_dictionary(leaf: Leaf, first: Any) -> bool:
+    """Where values come again, by the looks of the first rows."""
+    if leaf.path in _ALWAYS_DICTIONARY:
+        return True
+    if (
+        not (leaf.is_typed or leaf.field_id == VALUE_ID or leaf.path in _MAYBE_DICTIONARY)
+        or leaf.kind.kind is Kind.BOOLEAN
+    ):
+        return False
+    values = sample(leaf, first, _SAMPLE_ROWS)
+    return len(values) > 0 and len(values.unique()) <= len(values) * _DISTINCT_SHARE_MAX
 
 
-def _leaves(columns: tuple[Column, ...]) -> list[int]:
-    """The numbers of the columns that Parquet knows, in its order."""
-    leaves: list[int] = []
-    for column in columns:
-        leaves += _leaves(column.fields) if column.fields else [column.field_id]
-    return leaves
-
-
-_LEAVES: Final = _leaves(COLUMNS)
-_NUMBERS: Final = [column for column in COLUMNS[-1].fields if column.type in ("int", "long", "timestamptz")]
-_BOUNDED: Final = {column.field_id: 4 if column.type == "int" else 8 for column in _NUMBERS}
-"""And how many bytes a bound takes. Of keys and values there are none: they would say little, and be long."""
-_COUNTED: Final[dict[int, Callable[[Any], Any]]] = {COLUMNS[0].field_id: _value} | {
-    column.field_id: _field_of(column.name) for column in COLUMNS[-1].fields if not column.fields
-}
-"""Columns that a row has once: what is in lists is not counted in rows."""
-_WITH_STATISTICS: Final = [f"{STREAM}.{column.name}" for column in _NUMBERS]
 _RISING: Final = (f"{STREAM}.offset", f"{STREAM}.timestamp")
 _HEADER: Final = f"{STREAM}.headers.list.element"
 _ALWAYS_DICTIONARY: Final = (f"{STREAM}.partition", f"{STREAM}.timestamp_type", f"{_HEADER}.key")
-_MAYBE: Final[dict[str, Callable[[Any], Any]]] = {
-    VALUE: _value,
-    f"{STREAM}.key": _field_of("key"),
-    f"{_HEADER}.value": _header_values,
-}
-
-
-def _bounds(chunks: list[Any]) -> tuple[int, int] | None:
-    found = [chunk.statistics for chunk in chunks if chunk.statistics is not None and chunk.statistics.has_min_max]
-    if not found:
-        return None
-    return min(one.min_raw for one in found), max(one.max_raw for one in found)
-
-
-def _single(number: int, field_id: int) -> bytes:
-    """Iceberg's single-value serialisation of a number or a time."""
-    return int(number).to_bytes(_BOUNDED[field_id], "little", signed=True)
+_MAYBE_DICTIONARY: Final = (
+    *(f"{STREAM}.{name}" for name in ("key", "schema_id", "value")),
+    f"{_HEADER}.value",
+)
 
 
 def _start(chunk: Any) -> int:
