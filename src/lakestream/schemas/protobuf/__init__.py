@@ -1,0 +1,1 @@
+"""Protobuf: files of .proto text or serialized descriptors, compiled by the reference compiler."""

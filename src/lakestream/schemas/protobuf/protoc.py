@@ -1,0 +1,103 @@
+"""The reference compiler, in a process of its own: no text can crash, hang or fill the one that asks.
+
+Before: files.py.  After: schema.py, which builds descriptors of what comes out. It takes about 0.1 s and blocks: call
+it away from an event loop. What it reads lies in a folder made for it; protoc itself refuses paths that leave it.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import grpc_tools  # type: ignore[import-untyped]
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from lakestream.errors import Rejected, Unavailable
+
+_SECONDS_MAX: Final = 20
+_CPU_SECONDS_MAX: Final = 10
+_MEMORY_MAX: Final = 2 << 30
+_OUTPUT_MAX: Final = 16 << 20
+_ERROR_MAX: Final = 64 << 10
+
+_INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
+
+_NOISE: Final = re.compile(r"warning:|^WARNING: |^[IWEF]\d{4} ")
+"""Lines that are no errors: warnings, and what the libraries of protoc log."""
+
+_CHILD: Final = """
+import resource, sys
+cpu, memory, output = (int(limit) for limit in sys.argv[1:4])
+from grpc_tools import _protoc_compiler
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+resource.setrlimit(resource.RLIMIT_FSIZE, (output, output))
+resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+sys.exit(_protoc_compiler.run_main([argument.encode() for argument in ["protoc", *sys.argv[4:]]]))
+"""
+
+
+def compiled(
+    texts: Mapping[str, str], ready: Sequence[FileDescriptorProto], wanted: Sequence[str]
+) -> list[FileDescriptorProto]:
+    """The wanted files and all that they import, each behind those that it needs. Rejected: what protoc says."""
+    with tempfile.TemporaryDirectory(prefix="lakestream-protoc-") as folder:
+        home = Path(folder)
+        sources = home / "sources"
+        _write(sources, texts)
+        (home / "ready").write_bytes(FileDescriptorSet(file=ready).SerializeToString())
+        _run(home, [f"-I{sources}", f"-I{_INCLUDED}", f"--descriptor_set_in={home / 'ready'}", *wanted])
+        try:
+            return list(FileDescriptorSet.FromString((home / "out").read_bytes()).file)
+        except DecodeError as error:
+            raise Rejected(f"the Protobuf schema compiles to something that cannot be read: {error}") from error
+
+
+def _write(sources: Path, texts: Mapping[str, str]) -> None:
+    sources.mkdir()
+    for name, text in texts.items():
+        path = sources / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        except OSError as error:
+            raise Rejected(f"the Protobuf file name {name!r} cannot be used: {error.strerror}") from error
+
+
+def _run(home: Path, arguments: list[str]) -> None:
+    limits = (_CPU_SECONDS_MAX, _MEMORY_MAX, _OUTPUT_MAX)
+    command = [sys.executable, "-I", "-c", _CHILD, *map(str, limits)]
+    command += ["--include_imports", f"--descriptor_set_out={home / 'out'}", *arguments]
+    with (home / "errors").open("wb") as errors:
+        try:
+            ended = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd=home,
+                env={"PATH": os.defpath},
+                timeout=_SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise Rejected(f"the Protobuf schema does not compile within {_SECONDS_MAX} s: make it smaller") from error
+        except OSError as error:
+            raise Unavailable(f"protoc cannot be started: {error}") from error
+    if ended.returncode:
+        with (home / "errors").open("rb") as said:
+            lines = said.read(_ERROR_MAX).decode("utf-8", "replace").replace(f"{home / 'sources'}/", "").splitlines()
+        raise Rejected(_explained(lines, ended.returncode))
+
+
+def _explained(lines: list[str], code: int) -> str:
+    """The first thing that protoc minds. Others often follow from it."""
+    for line in lines:
+        if line.strip() and not _NOISE.search(line):
+            return f"the Protobuf schema does not compile: {line.strip()[:500]}"
+    return f"the Protobuf schema does not compile: protoc ended with code {code}, as if it were too large"

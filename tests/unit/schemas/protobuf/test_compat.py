@@ -1,0 +1,110 @@
+"""What may change in a Protobuf schema."""
+
+from lakestream.schemas.model import Format, Source
+from lakestream.schemas.protobuf.schema import read_protobuf
+
+
+def troubles(newer: str, older: str, syntax: str = "proto3") -> list[str]:
+    now, before = (read_protobuf(Source(Format.PROTOBUF, f'syntax = "{syntax}"; {text}')) for text in (newer, older))
+    return now.troubles_reading(before)
+
+
+def each(cases: list[tuple[str, str]]) -> list[list[str]]:
+    """What is found for each, in one schema: a compiler is started for every one."""
+    others = "message R { R r = 1; }"
+    others += "message B { int32 a = 1; } message C { int32 a = 1; } enum E { ZERO = 0; } enum F { NONE = 0; }"
+    newer, older = (
+        others + "".join(f"message A{place} {{ {case[side]} }}" for place, case in enumerate(cases)) for side in (0, 1)
+    )
+    found = troubles(newer, older)
+    return [
+        [trouble for trouble in found if f"A{place}." in trouble or f"A{place} " in trouble]
+        for place in range(len(cases))
+    ]
+
+
+def test_what_may_change() -> None:
+    cases = [
+        ("int32 a = 1; int32 b = 2;", "int32 a = 1;"),
+        ("int32 a = 1;", "int32 a = 1; int32 b = 2;"),
+        ("int32 renamed = 1;", "int32 a = 1;"),
+        ("int64 a = 1;", "int32 a = 1;"),
+        ("bool a = 1;", "uint64 a = 1;"),
+        ("E a = 1;", "int32 a = 1;"),
+        ("F a = 1;", "E a = 1;"),
+        ("sint64 a = 1;", "sint32 a = 1;"),
+        ("sfixed32 a = 1;", "fixed32 a = 1;"),
+        ("string a = 1;", "bytes a = 1;"),
+        ("repeated string a = 1;", "string a = 1;"),
+        ("B a = 1;", "repeated B a = 1;"),
+        ("optional int32 a = 1;", "int32 a = 1;"),
+        ("oneof x { int32 a = 1; }", "int32 a = 1;"),
+        ("oneof x { int32 a = 1; int32 b = 2; }", "int32 a = 1;"),
+        ("oneof x { int32 a = 1; int32 b = 2; int32 c = 3; }", "oneof x { int32 a = 1; int32 b = 2; }"),
+        ("int32 a = 1; int32 b = 2;", "oneof x { int32 a = 1; int32 b = 2; }"),
+        ("map<int32, string> a = 1;", "map<int64, bytes> a = 1;"),
+        ("R a = 1;", "R a = 1;"),
+    ]
+    for case, found in zip(cases, each(cases), strict=True):
+        assert found == [], case
+
+
+def test_what_may_not() -> None:
+    cases = [
+        ("string a = 1;", "int32 a = 1;", ".a (number 1) changed from int32 to string"),
+        ("sint32 a = 1;", "int32 a = 1;", "changed from int32 to sint32"),
+        ("float a = 1;", "double a = 1;", "changed from double to float"),
+        ("fixed64 a = 1;", "fixed32 a = 1;", "changed from fixed32 to fixed64"),
+        ("string a = 1;", "E a = 1;", "changed from E to string"),
+        ("C a = 1;", "B a = 1;", "changed from B to C"),
+        ("B a = 1;", "bytes a = 1;", "changed from bytes to B"),
+        ("repeated int32 a = 1;", "int32 a = 1;", "(number 1) became repeated"),
+        ("int32 a = 1;", "repeated int32 a = 1;", "(number 1) is no longer repeated"),
+        (
+            "oneof x { int32 a = 1; }",
+            "oneof x { int32 a = 1; int32 b = 2; }",
+            ".b (number 2) was removed from the oneof",
+        ),
+        ("oneof x { int32 a = 1; int32 b = 2; }", "int32 a = 1; int32 b = 2;", "a, b of A10 were moved into one oneof"),
+        (
+            "oneof x { int32 a = 1; int32 b = 2; }",
+            "oneof x { int32 a = 1; } int32 b = 2;",
+            ".b (number 2) was moved into",
+        ),
+        ("map<string, string> a = 1;", "map<int32, string> a = 1;", "changed from int32 to string"),
+        ("repeated B a = 1;", "map<int32, string> a = 1;", "changed from a map to B"),
+    ]
+    for (_, _, why), found in zip(cases, each([case[:2] for case in cases]), strict=True):
+        assert len(found) == 1, why
+        assert why in found[0]
+
+
+def test_required_fields() -> None:
+    newer = "message A { required int32 a = 1; } message B {} message C { required int32 a = 1; } message D {}"
+    older = "message A {} message B { required int32 b = 1; } message C { optional int32 a = 1; } message D {}"
+    assert troubles(newer, older, "proto2") == [
+        "the required field A.a (number 1) was added",
+        "the required field B.b (number 1) was removed",
+        "the field C.a (number 1) became required",
+    ]
+    assert troubles("message A { optional int32 a = 1; }", "message A { required int32 a = 1; }", "proto2") == []
+
+
+def test_messages() -> None:
+    assert troubles("message A {}", "message A {} message B {}") == ["the message B was removed"]
+    assert troubles("message A {}", "message A { message B {} }") == ["the message A.B was removed"]
+    assert troubles("message A {} message B {}", "message B {}") == []
+
+
+def test_a_new_package_is_no_new_type() -> None:
+    text = "message A { B b = 1; } message B { int32 a = 1; }"
+    assert troubles("package x;" + text, "package y;" + text) == []
+    assert troubles("package x;" + text, text) == []
+
+
+def test_another_format() -> None:
+    class Other:
+        source = Source(Format.AVRO, "{}")
+
+    schema = read_protobuf(Source(Format.PROTOBUF, 'syntax = "proto3"; message A {}'))
+    assert "AVRO" in schema.troubles_reading(Other())[0]  # type: ignore[arg-type]
