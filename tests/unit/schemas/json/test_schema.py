@@ -1,0 +1,209 @@
+"""JSON Schemas are read in every draft, refused with the place, and become columns."""
+
+import json
+import textwrap
+from typing import Any
+
+import pytest
+
+from lakestream.errors import Rejected
+from lakestream.schemas.json.schema import JsonSchema, read_json_schema
+from lakestream.schemas.model import Format, Reference, Source
+from lakestream.schemas.shape import ListOf, MapOf, Struct, Type
+
+
+def read(schema: Any, *references: Reference) -> JsonSchema:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    return read_json_schema(Source(Format.JSON, text, references))
+
+
+def spelled(kind: Type) -> str:
+    match kind:
+        case Struct(fields):
+            return "{" + ", ".join(f"{field.name} {spelled(field.type)}" for field in fields) + "}"
+        case ListOf(element):
+            return f"[{spelled(element)}]"
+        case MapOf(_, value):
+            return f"map<{spelled(value)}>"
+        case _:
+            return str(kind)
+
+
+def columns(schema: Any, *references: Reference) -> str:
+    return spelled(read(schema, *references).shape())[1:-1]
+
+
+def record(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+
+
+def test_scalars_are_columns() -> None:
+    schema = record(a=STRING, b=INTEGER, c=NUMBER, d={"type": "boolean"})
+    assert columns(schema) == "a string, b long, c double, d boolean"
+
+
+def test_formats_are_columns_of_their_own() -> None:
+    formats = ("date", "time", "date-time", "uuid", "email")
+    schema = record(**{name.replace("-", ""): {"type": "string", "format": name} for name in formats})
+    assert columns(schema) == "date date, time time, datetime timestamptz, uuid uuid, email string"
+
+
+def test_hints_of_kafka_connect_are_taken() -> None:
+    def hinted(kind: str, title: str = "") -> dict[str, Any]:
+        return {"type": "integer", "connect.type": kind, "title": title}
+
+    prefix = "org.apache.kafka.connect.data."
+    schema = record(
+        a=hinted("int8"),
+        b=hinted("int64"),
+        c=hinted("int32", prefix + "Date"),
+        d=hinted("int32", prefix + "Time"),
+        e=hinted("int64", prefix + "Timestamp"),
+    )
+    assert columns(schema) == "a int, b long, c date, d time, e timestamptz"
+
+
+def test_nested_parts_are_columns() -> None:
+    schema = record(
+        inner=record(x=INTEGER),
+        many={"type": "array", "items": record(y=STRING)},
+        named={"type": "object", "additionalProperties": NUMBER},
+        patterns={"type": "object", "patternProperties": {"^x": INTEGER}},
+        pair={"type": "array", "items": [STRING, STRING]},
+    )
+    expected = "inner {x long}, many [{y string}], named map<double>, patterns map<long>, pair [string]"
+    assert columns(schema) == expected
+
+
+def test_null_makes_nothing_but_optional() -> None:
+    schema = record(
+        a={"type": ["null", "string"]},
+        b={"oneOf": [{"type": "null"}, INTEGER]},
+        c={"anyOf": [NUMBER, {"type": "null"}]},
+        never={"type": "null"},
+    )
+    assert columns(schema) == "a string, b long, c double"
+
+
+def test_values_have_the_type_they_are_of() -> None:
+    schema = record(a={"enum": ["x", "y", None]}, b={"const": 5}, c={"enum": [1, 2.5]}, d={"enum": [1, "x"]})
+    assert columns(schema) == "a string, b long, c double, d long, d_string string"
+
+
+def test_several_types_are_several_columns() -> None:
+    schema = record(x={"type": ["integer", "string"]}, l={"type": "array", "items": {"type": ["integer", "string"]}})
+    assert columns(schema) == "x long, x_string string, l [string]"
+
+
+def test_records_to_choose_from_are_one_record() -> None:
+    schema = {"oneOf": [record(a=STRING, k=INTEGER), record(b=NUMBER, k=STRING)]}
+    assert columns(schema) == "a string, k long, k_string string, b double"
+
+
+def test_records_that_must_all_fit_are_one_record() -> None:
+    schema = {
+        **record(z={"type": "boolean"}),
+        "allOf": [{"properties": {"a": STRING}}, {"$ref": "#/definitions/q"}],
+        "definitions": {"q": {"properties": {"q": INTEGER}}},
+    }
+    assert columns(schema) == "z boolean, a string, q long"
+
+
+def test_what_may_be_anything_is_kept_as_text() -> None:
+    schema = record(a={}, b=True, c={"type": "object"}, d={"type": "array"}, e=record())
+    assert columns(schema) == "a string, b string, c string, d [string], e string"
+
+
+def test_what_is_nested_in_itself_is_kept_as_text() -> None:
+    assert columns(record(v=INTEGER, next={"$ref": "#"})) == "v long, next string"
+
+
+@pytest.mark.parametrize(
+    ("schema", "column"),
+    [
+        (STRING, "value string"),
+        ({"type": "array", "items": NUMBER}, "value [double]"),
+        ({"type": "object", "additionalProperties": STRING}, "value map<string>"),
+        (True, "value string"),
+        (
+            {"type": ["object", "array"], "properties": {"a": STRING}, "items": STRING},
+            "value {a string}, value_list [string]",
+        ),
+    ],
+)
+def test_no_record_is_one_column(schema: Any, column: str) -> None:
+    assert columns(schema) == column
+
+
+def test_names_of_columns_differ_for_everybody() -> None:
+    schema = record(**{"id": STRING, "ID": STRING, "a.b": STRING, "a_b": STRING, "": STRING})
+    assert columns(schema) == "id string, ID_ string, a_b string, a_b_ string, _ string"
+
+
+def test_references_are_followed_by_name() -> None:
+    city = Reference("city.json", json.dumps({"definitions": {"c": STRING}}))
+    address = Reference("addr.json", json.dumps(record(c={"$ref": "city.json#/definitions/c"})), (city,))
+    schema = {"$id": "http://example.com/s/root.json", **record(a={"$ref": "addr.json"})}
+    assert columns(schema, address) == "a {c string}"
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        "http://json-schema.org/draft-04/schema#",
+        "http://json-schema.org/draft-06/schema#",
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft/2019-09/schema",
+        "https://json-schema.org/draft/2020-12/schema",
+    ],
+)
+def test_every_draft_is_read(draft: str) -> None:
+    schema = {"$schema": draft, **record(a={"$ref": "#/definitions/x"}), "definitions": {"x": STRING}}
+    assert columns(schema) == "a string"
+    with pytest.raises(Rejected, match="#/properties/a/type"):
+        read({"$schema": draft, **record(a={"type": "text"})})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "no JSON"),
+        ('{"minimum": NaN}', "no JSON"),
+        ('{"minimum": 1e999}', "fits a double"),
+        ('"string"', "has to be an object"),
+        ('{"type": "foo"}', "#/type"),
+        ('{"properties": {"a": {"minLength": -1}}}', "#/properties/a/minLength"),
+        ('{"$ref": "#/nowhere"}', "leads to no schema"),
+        ('{"$ref": "http://127.0.0.1:1/x.json"}', "leads to no schema"),
+        ('{"$ref": "#"}', "leads only to itself"),
+        ('{"items": ' * 200 + "{}" + "}" * 200, "nested deeper"),
+        ('{"items": ' * 90_000 + "{}" + "}" * 90_000, "nested deeper"),
+        ('{"title": "' + "x" * 1_100_000 + '"}', "characters"),
+        ('{"minimum": ' + "9" * 5000 + "}", "no JSON"),
+    ],
+    ids=lambda value: textwrap.shorten(str(value)[:200], 30),
+)
+def test_what_is_no_schema_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(Rejected, match=reason):
+        read(text)
+
+
+def test_a_bad_reference_is_named() -> None:
+    with pytest.raises(Rejected, match=r"reference 'a\.json'"):
+        read({"$ref": "a.json"}, Reference("a.json", '{"type": 7}'))
+
+
+def test_definitions_that_multiply_stay_bounded() -> None:
+    doubled = {
+        f"d{n}": record(a={"$ref": f"#/definitions/d{n + 1}"}, b={"$ref": f"#/definitions/d{n + 1}"}) for n in range(29)
+    }
+    schema = {"definitions": {**doubled, "d29": STRING}, "$ref": "#/definitions/d0"}
+    assert columns(schema).count(" string") <= 5_000
+
+
+def test_the_canonical_text_knows_no_order_and_no_spaces() -> None:
+    assert read('{"type": "object",  "title":"é"}').canonical == '{"title":"é","type":"object"}'
+    assert read('{"title":"é","type":"object"}').canonical == read('{"type":"object","title":"\\u00e9"}').canonical
