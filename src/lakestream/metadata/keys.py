@@ -25,6 +25,10 @@
 | /transactions/{id}                    | itself    | Transaction: whose turn it is, what is open, how it ends       |
 | /transaction_names/{id}               | /transaction_names | that there is such an id; empty                      |
 | /group_transactions/{group}/{id}      | that group | a transaction may hold offsets of the group; empty           |
+| /schemas/log/{n:020d}                 | /schemas  | the n-th change of the schema registry                        |
+| /schemas/texts/{text id}              | /schemas  | StoredText: a schema as it was registered                     |
+| /typed/{topic id}/{number}            | that table | Writer: how values became columns, and become bytes again    |
+| /typed/{topic id}/key.{number}        | that table | the same for keys                                            |
 | /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
 
 All records of one log share a home, so they live in one shard and a scan returns them in order; so do those of a group.
@@ -55,6 +59,8 @@ PURGED = Folder("/catalog/purged", CATALOG)
 GROUP_NAMES = Folder("/group_names", "/group_names")
 TRANSACTION_NAMES = Folder("/transaction_names", "/transaction_names")
 TRANSACTIONS = "/transactions/"
+SCHEMA_LOG = Folder("/schemas/log", "/schemas")
+SCHEMA_TEXTS = Folder("/schemas/texts", "/schemas")
 
 FLOOR_NAME = "floor"
 """Sorts behind the offsets, so a scan of claims can end before it."""
@@ -251,3 +257,26 @@ def group_transactions_folder(group: str) -> Folder:
 
 def group_transaction_key(group: str, transactional_id: str) -> Key:
     return group_transactions_folder(group).key(transaction_name(transactional_id))
+
+
+def schema_change_key(number: int) -> Key:
+    """Keyed by place: two brokers that race to be the next collide on one key."""
+    return SCHEMA_LOG.key(schema_change_name(number))
+
+
+def schema_change_name(number: int) -> str:
+    return f"{number:020d}"
+
+
+def schema_text_key(text_id: str) -> Key:
+    return SCHEMA_TEXTS.key(text_id)
+
+
+def writers_folder(topic_id: str) -> Folder:
+    home = f"/typed/{topic_id}"
+    return Folder(home, home)
+
+
+def writer_key(topic_id: str, part: str, number: int) -> Key:
+    """`part`: `value` or `key`. No name of a value's begins with what keys' do, so one scan divides them."""
+    return writers_folder(topic_id).key(f"{number}" if part == "value" else f"{part}.{number}")
