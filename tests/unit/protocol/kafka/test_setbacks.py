@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tests.unit.data.brokers import World
 from tests.unit.protocol.kafka.serving import Serving
+from tests.unit.protocol.kafka.transaction_scenarios import ready
 
 from lakestream.coordination.cluster import ClusterView
 from lakestream.errors import Unavailable
@@ -45,6 +46,22 @@ async def test_the_next_batch_does_not_overtake_one_whose_topic_could_not_be_loo
     assert await produced(0) == (Code.NONE, 0)
     assert SETBACKS not in serving.connection.state, "all is well again"
     assert await produced(1) == (Code.NONE, 1)
+    await serving.close()
+    await world.close()
+
+
+async def test_a_batch_of_a_transaction_whose_topic_could_not_be_looked_up_at_first_comes_again() -> None:
+    """Its partition is looked up twice: for the transaction, and for the log."""
+    world = World()
+    serving = await Serving.open(world)
+    await serving.topic()
+    producer = await ready(serving, implicit=True)
+    metadata = ShakyReads(world.server)
+    serving.dispatcher = Dispatcher(replace(serving.services, view=ClusterView(metadata)))
+    metadata.failures = 1
+    batch = producer.batch("x")
+    assert await producer.send_batch(batch, version=12) == Code.REQUEST_TIMED_OUT
+    assert await producer.send_batch(batch, version=12) == Code.NONE
     await serving.close()
     await world.close()
 

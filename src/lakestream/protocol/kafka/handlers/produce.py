@@ -148,9 +148,7 @@ async def _placed(
         partition, settings = await _found(topic, data.number, services)
         now_ms = services.clock.now_ms()
         batch = _checked(data.records, settings, call)
-        transaction = transactions[partition] if batch.is_transactional else NO_TRANSACTION
-        if isinstance(transaction, LakestreamError):
-            raise transaction
+        transaction = _transaction_of(partition, transactions) if batch.is_transactional else NO_TRANSACTION
         if not settings.log_append_time:
             _check_time(batch, settings, now_ms, services)
         if settings.compacted:
@@ -249,6 +247,15 @@ async def _transactions(call: Call, services: Services) -> Transactions:
         for some in [partitions] if implicit else [[partition] for partition in partitions]:
             number = await _admitted(who, some, implicit, call, services)
             found.update(dict.fromkeys(some, number))
+    return found
+
+
+def _transaction_of(partition: PartitionId, transactions: Transactions) -> int:
+    found = transactions.get(partition)
+    if found is None:  # when its transaction was asked for, the topic could not be found, or was another one
+        raise Unavailable(f"log {partition} has only just been found; send the batch again")
+    if isinstance(found, LakestreamError):
+        raise found
     return found
 
 
