@@ -38,7 +38,8 @@ class Typed:
 
     mode: Mode = Mode.NONE
     writers: tuple[Writer, ...] = ()
-    """All that are known so far. Of a writer without a format the values stay bytes."""
+    """Those that values are typed by: one for each schema id (and message) that is known so far, and all shapes of
+    JSON. Of a writer without a format the values stay bytes, and its `text` says why."""
     number: int = 0
     """LATEST, FIXED: which of them wrote what comes now."""
 
@@ -49,6 +50,8 @@ class Typing:
     key: Typed = Typed()
     """Its columns are below `_key`. `_stream.key` has the bytes, always."""
     on_invalid: OnInvalid = OnInvalid.KEEP
+    asks: bool = True
+    """False: nobody is there to ask, or it was asked often enough. What has no writer stays bytes, with a reason."""
 
 
 class Part(Enum):
