@@ -31,8 +31,8 @@ class Codec(Protocol):
     def decode(self, values: Located) -> Decoded: ...
 
     def encode(self, frame: Frame) -> Located:
-        """The bytes of every row in the one way that this codec writes them. A row that is null as a whole, or cannot be
-        written in this schema (a field without default is missing, …), is null."""
+        """The bytes of every row in the one way that this codec writes them. A row that is null as a whole, or cannot
+        be written in this schema (a field without default is missing, …), is null."""
         ...
 
     def reason(self, problem: int) -> str:

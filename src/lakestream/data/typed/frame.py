@@ -1,9 +1,9 @@
 """Decoded values in plain arrays that kernels can fill and read: between the bytes of a format and Arrow's columns.
 
-The types of a shape become *nodes*, numbered in pre-order; node 0 is the struct of the whole value. Every list and every
-map opens a *domain* of its own, numbered in the order of their nodes; domain 0 has one row for each value, another has
-one row for each element of any of the lists. A node has one slot for every row of its domain: slot `base[node] + row` of
-three arrays.
+The types of a shape become *nodes*, numbered in pre-order; node 0 is the struct of the whole value. Every list and
+every map opens a *domain* of its own, numbered in the order of their nodes; domain 0 has one row for each value,
+another has one row for each element of any of the lists. A node has one slot for every row of its domain: slot
+`base[node] + row` of three arrays.
 
 | node                                      | valid  | bits                        | more                             |
 |-------------------------------------------|--------|-----------------------------|----------------------------------|
@@ -16,8 +16,8 @@ three arrays.
 | LIST MAP                                  | 1 or 0 | first row in its domain     | how many rows                    |
 
 Where `valid` is 0 the rest means nothing, and so it does in all nodes below (kernels leave `valid` 0 there, too).
-STRING is UTF-8: a kernel looks before it says so. A list's element is the node behind it; a map's key is the node behind
-it, its value the one behind that.
+STRING is UTF-8: a kernel looks before it says so. A list's element is the node behind it; a map's key is the node
+behind it, its value the one behind that.
 """
 
 from dataclasses import dataclass, field
@@ -55,8 +55,10 @@ class Layout:
     def of(cls, shape: Struct) -> "Layout":
         walk = _Walk()
         walk.visit(shape, 0)
-        rows = [np.array(row, np.int64) for row in (walk.kinds, walk.domains, walk.opened, walk.ends)]
-        return cls(shape, tuple(walk.types), *rows, walk.domain_count)
+        kinds, domains, opened, ends = (
+            np.array(row, np.int64) for row in (walk.kinds, walk.domains, walk.opened, walk.ends)
+        )
+        return cls(shape, tuple(walk.types), kinds, domains, opened, ends, walk.domain_count)
 
     def __len__(self) -> int:
         return len(self.types)

@@ -1,0 +1,363 @@
+"""Frames ⇄ Arrow's columns.
+
+Before: a codec, which fills a frame.  After: Parquet; and the other way round, when history is read.
+
+Columns that go out have the type that is asked for: bytes are plain, which means copied one behind the other, or views,
+which are not. Columns that come in may be of any kind that a reader of Parquet makes of them, from files that anybody
+may have written.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from lakestream.data.table.arrow import primitive_type
+from lakestream.data.table.compiled import Longs
+from lakestream.data.table.located import Located
+from lakestream.data.typed.frame import Frame, Layout
+from lakestream.data.typed.kernels_arrow import (
+    OVERFLOW,
+    ends_of,
+    find_windows,
+    list_ends,
+    put_bytes,
+    put_fixed,
+    put_views,
+)
+from lakestream.errors import Corrupt
+from lakestream.schemas.shape import Kind, ListOf, MapOf, Primitive, Struct, Type
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+_VIEWS: Final = {Kind.STRING: pa.string_view(), Kind.BINARY: pa.binary_view()}
+_NUMBERS: Final[dict[Kind, Any]] = {
+    Kind.INT: np.int32,
+    Kind.LONG: np.int64,
+    Kind.FLOAT: np.int32,
+    Kind.DOUBLE: np.int64,
+    Kind.DATE: np.int32,
+    Kind.TIME: np.int64,
+    Kind.TIMESTAMP: np.int64,
+    Kind.TIMESTAMPTZ: np.int64,
+}
+"""How wide the bits of each are in Arrow."""
+_BYTES: Final = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
+)
+_VIEW_SIZE, _DECIMAL_SIZE, _UUID_SIZE = 16, 16, 16
+
+
+def arrow_type(kind: Type, *, views: bool = False) -> Any:
+    """The columns of a shape, where nobody has asked for other ones."""
+    match kind:
+        case Struct(fields):
+            return pa.struct([pa.field(field.name, arrow_type(field.type, views=views)) for field in fields])
+        case ListOf(element):
+            return pa.list_(pa.field("element", arrow_type(element, views=views)))
+        case MapOf(key, value):
+            return pa.map_(arrow_type(key, views=views), arrow_type(value, views=views))
+        case Primitive(one):
+            return _VIEWS[one] if views and one in _VIEWS else primitive_type(kind)
+
+
+# Out
+
+
+def to_arrow(frame: Frame, kind: Any = None, *, rows: Longs | None = None, held: tuple[Any, ...] = ()) -> Any:
+    """A `pyarrow.StructArray` with the frame's columns, in the type asked for (a struct of the same form, whose fields
+    may have numbers and other names), of all rows or of some, in the order given.
+
+    `held`: what addresses point into; views need it for as long as they live.
+    """
+    out = _Out(frame, held)
+    return out.array(0, kind if kind is not None else arrow_type(frame.layout.shape), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    frame: Frame
+    held: tuple[Any, ...]
+
+    def array(self, node: int, kind: Any, rows: Longs | None) -> Any:
+        shape = self.frame.layout.types[node]
+        valid = self._of(self.frame.valid, node, rows)
+        match shape:
+            case Struct():
+                children = self._fields(node, kind, rows)
+                return _made(kind, valid, [], children)
+            case ListOf() | MapOf():
+                return self._lists(node, kind, rows, valid)
+            case Primitive():
+                bits, more = self._of(self.frame.bits, node, rows), self._of(self.frame.more, node, rows)
+                return self._leaf(shape, kind, valid, bits, more)
+
+    def _of(self, slots: NDArray[_Number], node: int, rows: Longs | None) -> NDArray[_Number]:
+        base = int(self.frame.base[node])
+        if rows is not None:
+            return slots[base + rows]
+        return slots[base : base + int(self.frame.counts[self.frame.layout.domains[node]])]
+
+    def _fields(self, node: int, kind: Any, rows: Longs | None) -> list[Any]:
+        found, child = [], node + 1
+        for place in range(kind.num_fields):
+            found.append(self.array(child, kind.field(place).type, rows))
+            child = int(self.frame.layout.ends[child])
+        return found
+
+    def _lists(self, node: int, kind: Any, rows: Longs | None, valid: NDArray[np.uint8]) -> Any:
+        firsts, counts = self._of(self.frame.bits, node, rows), self._of(self.frame.more, node, rows)
+        ends = _room(len(valid) + 1, np.int32)
+        below = None
+        if list_ends(valid, firsts, counts, ends) == OVERFLOW:
+            below = _spread(valid, firsts, counts, ends)
+        if isinstance(self.frame.layout.types[node], ListOf):
+            children = [self.array(node + 1, kind.value_type, below)]
+        else:
+            keys, values = self.array(node + 1, kind.key_type, below), self.array(node + 2, kind.item_type, below)
+            children = [pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])]
+        return _made(kind, valid, [pa.py_buffer(ends)], children)
+
+    def _leaf(self, shape: Primitive, kind: Any, valid: NDArray[np.uint8], bits: Longs, more: Longs) -> Any:
+        match shape.kind:
+            case Kind.BOOLEAN:
+                return _made(kind, valid, [_packed(bits != 0)])
+            case Kind.DECIMAL:
+                return _made(kind, valid, [pa.py_buffer(np.stack((bits, more), axis=1))])
+            case Kind.FIXED | Kind.UUID:
+                width = _UUID_SIZE if shape.kind is Kind.UUID else shape.length
+                buffer = pa.allocate_buffer(width * len(valid))
+                put_fixed(valid, bits, width, buffer.address)
+                return _made(kind, valid, [buffer])
+            case Kind.STRING | Kind.BINARY:
+                return self._bytes(kind, valid, bits, more)
+            case number:
+                return _made(kind, valid, [pa.py_buffer(bits.astype(_NUMBERS[number]))])
+
+    def _bytes(self, kind: Any, valid: NDArray[np.uint8], addresses: Longs, sizes: Longs) -> Any:
+        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            return self._views(kind, valid, addresses, sizes)
+        ends = _room(len(valid) + 1, np.int32)
+        total = ends_of(valid, sizes, ends)
+        if total == OVERFLOW:
+            raise ValueError("more than 2 GiB of text or bytes in one column: fewer rows at a time are needed")
+        buffer = pa.allocate_buffer(total)
+        put_bytes(valid, addresses, ends, buffer.address)
+        return _made(kind, valid, [pa.py_buffer(ends), buffer])
+
+    def _views(self, kind: Any, valid: NDArray[np.uint8], addresses: Longs, sizes: Longs) -> Any:
+        room, found = np.empty((64, 3), np.int64), OVERFLOW
+        while (found := find_windows(valid, addresses, sizes, room)) == OVERFLOW:
+            room = np.empty((4 * len(room), 3), np.int64)
+        windows = room[:found]
+        views = np.zeros(_VIEW_SIZE * len(valid), np.uint8)
+        put_views(valid, addresses, sizes, windows, pa.py_buffer(views).address)
+        buffers = [pa.foreign_buffer(first, end - first, self.held) for _, first, end in windows.tolist()]
+        return _made(kind, valid, [pa.py_buffer(views), *buffers])
+
+
+def _spread(valid: NDArray[np.uint8], firsts: Longs, counts: Longs, ends: NDArray[np.int32]) -> Longs:
+    """The rows of lists that lie anywhere, one behind the other, and where each list ends among them."""
+    sizes = np.where(valid, counts, 0)
+    total = np.cumsum(sizes)
+    if total.size and total[-1] > np.iinfo(np.int32).max:
+        raise ValueError("more than 2^31 elements in one column of lists: fewer rows at a time are needed")
+    ends[0], ends[1:] = 0, total
+    starts = np.repeat(np.where(valid, firsts, 0) - (total - sizes), sizes)
+    return starts + np.arange(len(starts), dtype=np.int64)
+
+
+def _made(kind: Any, valid: NDArray[np.uint8], buffers: list[Any], children: list[Any] | None = None) -> Any:
+    nulls = len(valid) - int(np.count_nonzero(valid))
+    bitmap = _packed(valid) if nulls else None
+    return pa.Array.from_buffers(kind, len(valid), [bitmap, *buffers], nulls, children=children)
+
+
+def _packed(flags: NDArray[Any]) -> Any:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def _room(count: int, kind: type[_Number]) -> NDArray[_Number]:
+    """From Arrow's pool, which keeps pages: fresh ones cost as much as filling them."""
+    return np.frombuffer(pa.allocate_buffer(count * np.dtype(kind).itemsize), kind)
+
+
+# In
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Framed:
+    frame: Frame
+    held: tuple[Any, ...]
+    """What addresses in the frame point into."""
+
+
+@dataclass(slots=True, eq=False)
+class _Slots:
+    """Of one node."""
+
+    valid: NDArray[np.uint8]
+    bits: Longs | None = None
+    more: Longs | None = None
+
+
+def from_arrow(array: Any, layout: Layout) -> Framed:
+    """The frame of a `pyarrow.StructArray` that has the columns of a layout, by their places. Corrupt: it has not."""
+    into = _In(layout, [_Slots(np.empty(0, np.uint8))] * len(layout), np.zeros(layout.domain_count, np.int64), [])
+    into.read(array, 0, None, "")
+    frame = Frame.empty(layout, into.counts)
+    for node, slots in enumerate(into.slots):
+        start, end = int(frame.base[node]), int(frame.base[node]) + len(slots.valid)
+        frame.valid[start:end] = slots.valid
+        if slots.bits is not None:
+            frame.bits[start:end] = slots.bits
+        if slots.more is not None:
+            frame.more[start:end] = slots.more
+    return Framed(frame, tuple(into.held))
+
+
+@dataclass(slots=True, eq=False)
+class _In:
+    layout: Layout
+    slots: list[_Slots]
+    counts: Longs
+    held: list[Any]
+
+    def read(self, array: Any, node: int, parent: NDArray[np.uint8] | None, path: str) -> None:
+        """`parent`: where the struct that this is a field of is there."""
+        shape = self.layout.types[node]
+        array = _plain(array)
+        valid = _valid(array)
+        if parent is not None:
+            valid &= parent
+        self.counts[self.layout.domains[node]] = len(valid)
+        self.slots[node] = slots = _Slots(valid)
+        try:
+            match shape:
+                case Struct():
+                    self._struct(array, shape, node, slots, path)
+                case ListOf() | MapOf():
+                    self._lists(array, shape, node, slots, path)
+                case Primitive():
+                    self._leaf(array, shape, slots)
+        except (pa.ArrowException, TypeError) as error:
+            named = f"column {path}" if path else "the row"
+            raise Corrupt(f"{named} is {array.type}, which cannot be read as {_called(shape)}: {error}") from error
+
+    def _struct(self, array: Any, shape: Struct, node: int, slots: _Slots, path: str) -> None:
+        if not pa.types.is_struct(array.type) or array.type.num_fields != len(shape.fields):
+            raise TypeError("it has other fields")
+        child = node + 1
+        for place, field in enumerate(shape.fields):
+            self.read(array.field(place), child, slots.valid, f"{path}.{field.name}" if path else field.name)
+            child = int(self.layout.ends[child])
+
+    def _lists(self, array: Any, shape: ListOf | MapOf, node: int, slots: _Slots, path: str) -> None:
+        bounds, (start, end) = _bounds(array, shape)
+        slots.bits = bounds[:-1] - start
+        slots.more = np.where(slots.valid, np.diff(bounds), 0)
+        if isinstance(shape, ListOf):
+            below = [(array.values, "[]")]
+        else:
+            entries = array.values
+            below = [(entries.field(0), "{key}"), (entries.field(1), "{}")]
+        child = node + 1
+        for values, name in below:
+            self.read(values.slice(start, end - start), child, None, path + name)
+            child = int(self.layout.ends[child])
+
+    def _leaf(self, array: Any, shape: Primitive, slots: _Slots) -> None:
+        match shape.kind:
+            case Kind.STRING | Kind.BINARY:
+                slots.bits, slots.more = self._bytes(array)
+            case Kind.FIXED | Kind.UUID:
+                slots.bits, slots.more = self._fixed(array, _UUID_SIZE if shape.kind is Kind.UUID else shape.length)
+            case Kind.DECIMAL:
+                whole = array.cast(pa.decimal128(shape.precision, shape.scale))
+                limbs = _buffer(whole, _DECIMAL_SIZE).view(np.int64).reshape(-1, 2)
+                slots.bits, slots.more = limbs[:, 0], limbs[:, 1]
+            case Kind.FLOAT | Kind.DOUBLE:
+                width = 4 if shape.kind is Kind.FLOAT else 8
+                bits = _buffer(array.cast(primitive_type(shape)), width)
+                slots.bits = bits.view(np.int32 if width == 4 else np.int64).astype(np.int64)
+            case _:
+                slots.bits = _numbers(array.cast(primitive_type(shape)))
+
+    def _bytes(self, array: Any) -> tuple[Longs, Longs]:
+        if not any(is_one(array.type) for is_one in _BYTES):
+            raise TypeError("it has no bytes")
+        located = Located.of(array)
+        self.held.append(located.held)
+        return located.address, located.size
+
+    def _fixed(self, array: Any, width: int) -> tuple[Longs, Longs]:
+        if not pa.types.is_fixed_size_binary(array.type):
+            addresses, sizes = self._bytes(array)
+            if (sizes[sizes >= 0] != width).any():
+                raise TypeError(f"not all have {width} bytes")
+            return addresses, sizes
+        if array.type.byte_width != width:
+            raise TypeError(f"not all have {width} bytes")
+        self.held.append(array)
+        data = array.buffers()[1]
+        address = data.address if data is not None else 0
+        places = np.arange(array.offset, array.offset + len(array), dtype=np.int64)
+        return address + width * places, np.full(len(array), width, np.int64)
+
+
+def _plain(array: Any) -> Any:
+    """Without what only says how it was stored, or what it is called."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array
+
+
+def _valid(array: Any) -> NDArray[np.uint8]:
+    if not array.null_count:
+        return np.ones(len(array), np.uint8)
+    return np.asarray(array.is_valid()).astype(np.uint8)
+
+
+def _bounds(array: Any, shape: ListOf | MapOf) -> tuple[Longs, tuple[int, int]]:
+    """The offsets of lists, and from where to where these reach: an array may be a slice of a larger one."""
+    kind = array.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not (is_list if isinstance(shape, ListOf) else pa.types.is_map(kind)):
+        raise TypeError("it has another form")
+    bounds = np.asarray(array.offsets).astype(np.int64)
+    if not bounds.size:
+        bounds = np.zeros(1, np.int64)
+    return bounds, (int(bounds[0]), int(bounds[-1]))
+
+
+def _buffer(array: Any, width: int) -> NDArray[np.uint8]:
+    """The bytes of a column of so many for each."""
+    data = array.buffers()[1]
+    if data is None:
+        return np.zeros(width * len(array), np.uint8)
+    return np.frombuffer(data, np.uint8)[width * array.offset : width * (array.offset + len(array))]
+
+
+def _numbers(array: Any) -> Longs:
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    width = array.type.bit_width // 8
+    found = _buffer(array, width).view({1: np.int8, 4: np.int32, 8: np.int64}[width])
+    return found.astype(np.int64)
+
+
+def _called(shape: Type) -> str:
+    match shape:
+        case Struct():
+            return "a struct"
+        case ListOf():
+            return "a list"
+        case MapOf():
+            return "a map"
+        case Primitive():
+            return str(shape)

@@ -1,0 +1,125 @@
+"""Kernels of `arrow.py`: what numpy cannot do at once with addresses, sizes and lists."""
+
+from typing import Final
+
+import numpy as np
+
+from lakestream.data.table.compiled import Array, Long, copy, inlined, kernel, memory
+
+OVERFLOW: Final = -1
+_INLINE_MAX: Final = 12
+_SPAN_BITS: Final = 30
+"""Of the addresses that one buffer of a column of views may hold the beginnings of: positions have 31 bits."""
+_INT_MAX: Final = 2**31 - 1
+
+
+@kernel("int64(uint8[::1], int64[::1], int32[::1])")
+def ends_of(valid: Array, sizes: Array, ends: Array) -> Long:
+    """Where each of them ends, one behind the other, a zero in front: how much that is together; OVERFLOW: too much."""
+    end = np.int64(0)
+    ends[0] = 0
+    for row in range(valid.size):
+        if valid[row]:
+            end += sizes[row]
+            if end > _INT_MAX:
+                return OVERFLOW
+        ends[row + 1] = end
+    return end
+
+
+@kernel("void(uint8[::1], int64[::1], int32[::1], int64)")
+def put_bytes(valid: Array, addresses: Array, ends: Array, target: int) -> None:
+    """One behind the other, as `ends_of` said."""
+    for row in range(valid.size):
+        if valid[row]:
+            copy(target + ends[row], addresses[row], np.int64(ends[row + 1] - ends[row]))
+
+
+@kernel("void(uint8[::1], int64[::1], int64, int64)")
+def put_fixed(valid: Array, addresses: Array, width: int, target: int) -> None:
+    """Each has its place, also those that are null."""
+    for row in range(valid.size):
+        if valid[row]:
+            copy(target + row * width, addresses[row], width)
+
+
+@inlined
+def _put_int(address: Long, number: Long) -> None:
+    out = memory(address, np.int64(4))
+    for place in range(4):
+        out[place] = np.uint8((number >> np.int64(8 * place)) & 255)
+
+
+@inlined
+def _window(windows: Array, count: Long, address: Long) -> Long:
+    """Which window an address lies in; -1: none yet."""
+    span = address >> _SPAN_BITS
+    for place in range(count):
+        if windows[place, 0] == span:
+            return np.int64(place)
+    return np.int64(-1)
+
+
+@kernel("int64(uint8[::1], int64[::1], int64[::1], int64[:, ::1])")
+def find_windows(valid: Array, addresses: Array, sizes: Array, windows: Array) -> Long:
+    """The stretches of memory that hold all bytes too long to stand in their views, each (span, first address, end):
+    how many; OVERFLOW: more than there is room for."""
+    count, last = np.int64(0), np.int64(-1)
+    for row in range(valid.size):
+        if not valid[row] or sizes[row] <= _INLINE_MAX:
+            continue
+        address = addresses[row]
+        if last < 0 or windows[last, 0] != address >> _SPAN_BITS:
+            last = _window(windows, count, address)
+            if last < 0:
+                if count == windows.shape[0]:
+                    return OVERFLOW
+                last = count
+                windows[last, 0], windows[last, 1], windows[last, 2] = address >> _SPAN_BITS, address, address
+                count += 1
+        windows[last, 1] = min(windows[last, 1], address)
+        windows[last, 2] = max(windows[last, 2], address + sizes[row])
+    return count
+
+
+@kernel("void(uint8[::1], int64[::1], int64[::1], int64[:, ::1], int64)")
+def put_views(valid: Array, addresses: Array, sizes: Array, windows: Array, target: int) -> None:
+    """Arrow's views: a size, then up to twelve bytes themselves, or the first four, which window, where in it. The room
+    for them is all zero."""
+    last = np.int64(0)
+    for row in range(valid.size):
+        if not valid[row]:
+            continue
+        address, size = addresses[row], sizes[row]
+        view = target + 16 * row
+        _put_int(view, size)
+        if size <= _INLINE_MAX:
+            copy(view + 4, address, size)
+            continue
+        if windows[last, 0] != address >> _SPAN_BITS:
+            last = _window(windows, np.int64(windows.shape[0]), address)
+        copy(view + 4, address, np.int64(4))
+        _put_int(view + 8, last)
+        _put_int(view + 12, address - windows[last, 1])
+
+
+@kernel("int64(uint8[::1], int64[::1], int64[::1], int32[::1])")
+def list_ends(valid: Array, firsts: Array, counts: Array, ends: Array) -> int:
+    """The offsets of lists whose rows lie one behind the other. OVERFLOW: they do not lie so, or reach too far."""
+    end, begun = np.int64(0), False
+    for row in range(valid.size):
+        if valid[row] and counts[row] > 0:
+            if begun and firsts[row] != end:
+                return OVERFLOW
+            if not begun:
+                begun = True
+                for before in range(row + 1):
+                    ends[before] = firsts[row]
+            end = firsts[row] + counts[row]
+            if end > _INT_MAX:
+                return OVERFLOW
+        ends[row + 1] = end
+    if not begun:
+        for row in range(valid.size + 1):
+            ends[row] = 0
+    return 0
