@@ -1,0 +1,348 @@
+"""Values to columns without losing a byte: between `table/decode.py` and `table/parquet.py`, for typed tables.
+
+    framing.py  which writer  →  its codec  →  project.py  the table's columns
+        →  back  →  the codec again  →  the same bytes?  →  `_stream.value` stays empty
+
+Whatever does not come back byte for byte keeps its bytes in `_stream.value`, with its columns or without. Runs in a
+Spark worker. Python runs per writer and per column, never per value; rows are worked on some at a time, so that what is
+in memory is bounded.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from lakestream.catalog.topic_layout import FIRST_FREE_ID, STREAM, VALUE, VALUE_ID
+from lakestream.data.table.arrow import PLAIN_COLUMNS, STREAM_TYPE, arrow_schema, field_id_of
+from lakestream.data.table.compiled import Longs
+from lakestream.data.table.leaves import pruned
+from lakestream.data.table.located import Located, numbers
+from lakestream.data.typed import framing
+from lakestream.data.typed.arrow import from_arrow, to_arrow
+from lakestream.data.typed.codec import Codec
+from lakestream.data.typed.codecs import codec_of
+from lakestream.data.typed.framing import Group, Split, Unknown
+from lakestream.data.typed.kernels_values import differing
+from lakestream.data.typed.project import Projection, bound_ids
+from lakestream.errors import LakestreamError, Rejected
+from lakestream.schemas.columns import Column, inner_columns
+from lakestream.schemas.typing import Inferred, Misfits, Mode, OnInvalid, Part, Typed, Typing, WantedSchema
+from lakestream.schemas.writers import Writer
+
+ROWS_MAX: Final = 65_536
+"""Worked on at a time: what kernels make of them stays near the processor."""
+CODECS_MAX: Final = 256
+MISFITS_MAX: Final = 20
+
+Mask = NDArray[np.bool_]
+
+
+class Wanted(Exception):
+    """There are values whose schemas nobody has told of yet. No error: the driver is asked, and it is tried again."""
+
+    def __init__(self, schemas: tuple[WantedSchema, ...], inferred: tuple[Inferred, ...] = ()) -> None:
+        super().__init__(f"{len(schemas)} schemas and {len(inferred)} shapes are wanted")
+        self.schemas = schemas
+        self.inferred = inferred
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the values."""
+
+    typed: int = 0
+    raw: int = 0
+    _misfits: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+    def misfit(self, reason: str, schema_id: int, count: int, offset: int) -> None:
+        known, first = self._misfits.get((reason, schema_id), (0, offset))
+        self._misfits[reason, schema_id] = known + count, min(first, offset)
+
+    def misfits(self) -> tuple[Misfits, ...]:
+        found = [Misfits(reason, number, *facts) for (reason, number), facts in self._misfits.items()]
+        return tuple(sorted(found, key=lambda one: (-one.count, one.offset))[:MISFITS_MAX])
+
+
+class Typist:
+    """Of one move."""
+
+    def __init__(self, columns: Sequence[Column], typing: Typing, codecs: Callable[[Writer], Codec] = codec_of) -> None:
+        self._typing = typing
+        self.columns = written_columns(columns, typing)
+        """Those that the rows have which come out: parquet.py is to be told the same."""
+        self.tally = Tally()
+        self._schema = arrow_schema(self.columns)
+        self._values = _Typing(Part.VALUE, typing.value, self.columns, self.tally, codecs)
+        self._key = _key_column(self.columns, typing.key.writers)
+        below = inner_columns(self._key.type) if self._key else ()
+        self._keys = _Typing(Part.KEY, typing.key, below, self.tally, codecs)
+
+    def typed(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The rows that `decode.py` made, in the table's columns. Wanted: somebody has to be asked first."""
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS_MAX):
+                yield self._rows(batch.slice(start, ROWS_MAX))
+
+    def _rows(self, batch: Any) -> Any:
+        stream, count = batch.column(STREAM), batch.num_rows
+        raw, offsets = batch.column(VALUE), numbers(stream.field("offset"), -1)
+        values = self._values.typed(Located.of(raw), offsets)
+        made = dict(values.columns)
+        if self._key is not None:
+            keys = self._keys.typed(Located.of(stream.field("key")), offsets)
+            made[self._key.field_id] = _struct(keys, self._schema.field(self._key.name).type, count)
+        if self._typing.on_invalid is OnInvalid.STOP:
+            self._stop()
+        if self._typing.value.mode is not Mode.NONE:
+            stream = _stream(stream, _kept(raw, values.is_raw), values.numbers)
+        elif any(one.field_id == VALUE_ID for one in self.columns):
+            made[VALUE_ID] = raw
+        else:
+            stream = _stream(stream, raw, values.numbers)
+        arrays = [
+            stream if column.name == STREAM else _or_nulls(made.get(column.field_id), kind.type, count)
+            for column, kind in zip(self.columns, self._schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _stop(self) -> None:
+        for one in self.tally.misfits():
+            raise Rejected(
+                f"the record at offset {one.offset} is not what the topic's schema says: {one.reason}"
+                " (lakestream.on.invalid is stop: set it to keep, and it is kept as bytes)"
+            )
+
+
+def written_columns(columns: Sequence[Column], typing: Typing) -> tuple[Column, ...]:
+    """Of a table's columns those that values and keys are typed into, the stream's own, and the one of bytes."""
+    bound = {number for part in (typing.value, typing.key) for one in part.writers for number in bound_ids(one.columns)}
+    own = tuple(column for column in columns if column.field_id >= FIRST_FREE_ID)
+    bytes_column = tuple(column for column in columns if column.field_id == VALUE_ID)
+    return (*bytes_column, *pruned(own, bound), PLAIN_COLUMNS[-1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Columns:
+    """Of all rows."""
+
+    columns: Mapping[int, Any]
+    numbers: Longs
+    """Of the writers; 0: none."""
+    is_raw: Mask
+    is_typed: Mask
+
+
+class _Typing:
+    """Values, or keys."""
+
+    def __init__(
+        self,
+        part: Part,
+        typed: Typed,
+        columns: Sequence[Column],
+        tally: Tally,
+        codecs: Callable[[Writer], Codec],
+    ) -> None:
+        self._part = part
+        self._typed = typed
+        self._columns = tuple(columns)
+        self._tally = tally
+        self._codecs = codecs
+
+    def typed(self, values: Located, offsets: Longs) -> _Columns:
+        count = values.size.size
+        split = self._split(values)
+        if split.wanted:
+            wanted = (WantedSchema(self._part, number, message) for number, message in split.wanted)
+            raise Wanted(tuple(dict.fromkeys(wanted)))
+        work = _Rows(count)
+        for unknown in split.unknown:
+            self._give_up(work, unknown, offsets)
+        for group in split.groups:
+            self._type(work, group, offsets, len(split.groups) == 1)
+        is_raw = work.is_raw & (values.size >= 0)
+        if self._part is Part.VALUE:
+            self._tally.typed += int(np.count_nonzero(work.is_typed))
+            self._tally.raw += int(np.count_nonzero(is_raw))
+        return _Columns(work.joined(), work.numbers, is_raw, work.is_typed)
+
+    def _split(self, values: Located) -> Split:
+        match self._typed.mode:
+            case Mode.NONE:
+                return Split()
+            case Mode.REGISTRY:
+                return framing.split(values, self._typed.writers)
+            case Mode.LATEST | Mode.FIXED:
+                writer = next((one for one in self._typed.writers if one.number == self._typed.number), None)
+                if writer is None:
+                    places = np.flatnonzero(values.size >= 0)
+                    return Split(unknown=[Unknown("the topic's schema is not known", 0, places)])
+                return framing.whole(values, writer)
+            case Mode.JSON:
+                raise NotImplementedError
+
+    def _type(self, work: "_Rows", group: Group, offsets: Longs, is_alone: bool) -> None:
+        writer, places = group.writer, group.places
+        craft = craft_of(writer, self._columns, self._codecs)
+        if isinstance(craft, str):
+            self._give_up(work, Unknown(craft, writer.schema_id, places), offsets)
+            return
+        if is_alone and places.size < work.count:  # its columns are those of all rows then, and none is moved
+            whole = craft.typed(_spread(group.payload, places, work.count))
+            made = _Made(whole.columns, whole.problems[places], whole.differs[places])
+            work.parts.append((np.arange(work.count), whole.columns))
+        else:
+            made = craft.typed(group.payload)
+            work.parts.append((places, made.columns))
+        self._tell(craft, made, places, offsets)
+        work.numbers[places] = writer.number
+        work.is_typed[places] = made.problems == 0
+        work.is_raw[places] = made.differs if group.is_odd is None else made.differs | group.is_odd
+
+    def _give_up(self, work: "_Rows", unknown: Unknown, offsets: Longs) -> None:
+        work.numbers[unknown.places] = unknown.schema_id
+        work.is_raw[unknown.places] = True
+        self._note(unknown.reason, unknown.schema_id, unknown.places, offsets)
+
+    def _tell(self, craft: "Craft", made: "_Made", places: Longs, offsets: Longs) -> None:
+        schema_id = craft.writer.schema_id
+        for problem in np.unique(made.problems[made.problems != 0]).tolist():
+            self._note(craft.codec.reason(problem), schema_id, places[made.problems == problem], offsets)
+        if names := craft.projection.without_column:
+            lacking = made.differs & (made.problems == 0)
+            if lacking.any():
+                self._note(f"no column fits {', '.join(names[:3])}", schema_id, places[lacking], offsets)
+
+    def _note(self, reason: str, schema_id: int, places: Longs, offsets: Longs) -> None:
+        if places.size:
+            said = f"key: {reason}" if self._part is Part.KEY else reason
+            self._tally.misfit(said, schema_id, int(places.size), int(offsets[places].min()))
+
+
+# One writer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Made:
+    columns: dict[int, Any]
+    problems: NDArray[np.int32]
+    differs: Mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Craft:
+    """How the values of one writer become columns of one table."""
+
+    writer: Writer
+    codec: Codec
+    projection: Projection
+
+    def typed(self, payload: Located) -> _Made:
+        decoded = self.codec.decode(payload)
+        columns = self.projection.forward(to_arrow(decoded.frame, held=(*payload.held, *decoded.held)))
+        if self.projection.is_exact:
+            encoded = self.codec.encode(decoded.frame)
+        else:
+            absent = pa.array(decoded.frame.valid[: len(decoded.frame)] == 0)
+            back = from_arrow(self.projection.back(columns, len(decoded.frame), absent), decoded.frame.layout)
+            encoded = self.codec.encode(back.frame)
+        differs = np.empty(payload.size.size, np.uint8)
+        differing(payload.address, payload.size, encoded.address, encoded.size, differs)
+        return _Made(columns, decoded.problems, differs.astype(np.bool_) | (decoded.problems != 0))
+
+
+@lru_cache(maxsize=CODECS_MAX)
+def craft_of(writer: Writer, columns: tuple[Column, ...], codecs: Callable[[Writer], Codec] = codec_of) -> Craft | str:
+    """Or why there is none."""
+    if not writer.format:
+        return writer.text
+    try:
+        codec = codecs(writer)
+    except LakestreamError as error:
+        return str(error)
+    return Craft(writer, codec, Projection(codec.shape, writer.columns, columns))
+
+
+# Rows of several writers
+
+
+class _Rows:
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.numbers = np.zeros(count, np.int64)
+        self.is_raw = np.zeros(count, np.bool_)
+        self.is_typed = np.zeros(count, np.bool_)
+        self.parts: list[tuple[Longs, dict[int, Any]]] = []
+
+    def joined(self) -> dict[int, Any]:
+        """The columns of all rows, in their order."""
+        if len(self.parts) == 1 and self.parts[0][0].size == self.count:
+            return self.parts[0][1]
+        chunks: defaultdict[int, list[Any]] = defaultdict(list)
+        places: defaultdict[int, list[Longs]] = defaultdict(list)
+        for rows, columns in self.parts:
+            for field_id, array in columns.items():
+                chunks[field_id].append(array)
+                places[field_id].append(rows)
+        return {field_id: _placed(arrays, places[field_id], self.count) for field_id, arrays in chunks.items()}
+
+
+def _placed(arrays: list[Any], places: list[Longs], count: int) -> Any:
+    """Each value at its place; null at all others."""
+    whole = np.full(count, -1, np.int64)
+    at = 0
+    for rows in places:
+        whole[rows] = np.arange(at, at + rows.size)
+        at += rows.size
+    return pa.concat_arrays(arrays).take(pa.array(whole, mask=whole < 0))
+
+
+def _spread(values: Located, places: Longs, count: int) -> Located:
+    """At their places among others, which are null."""
+    address, size = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+    address[places], size[places] = values.address, values.size
+    return Located(address, size, values.held)
+
+
+def _or_nulls(array: Any, kind: Any, count: int) -> Any:
+    return pa.nulls(count, kind) if array is None else array
+
+
+# The stream's own columns
+
+
+def _key_column(columns: Sequence[Column], writers: Sequence[Writer]) -> Column | None:
+    """The one whose fields keys are bound to, whatever it is called."""
+    bound = {one.field_id for writer in writers for one in writer.columns if one is not None}
+    for column in columns:
+        if column.field_id >= FIRST_FREE_ID and any(one.field_id in bound for one in inner_columns(column.type)):
+            return column
+    return None
+
+
+def _struct(made: _Columns, kind: Any, count: int) -> Any:
+    fields = [_or_nulls(made.columns.get(field_id_of(one) or 0), one.type, count) for one in kind]
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=pa.array(~made.is_typed))
+
+
+def _kept(raw: Any, is_raw: Mask) -> Any:
+    """The bytes of those that need them: the same views, with others null."""
+    if not is_raw.any():
+        return pa.nulls(len(raw), raw.type)
+    if is_raw.all():
+        return raw
+    valid = np.concatenate([np.zeros(raw.offset, np.bool_), is_raw])
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(raw.type, len(raw), [bitmap, *raw.buffers()[1:]], offset=raw.offset)
+
+
+def _stream(stream: Any, raw: Any, writers: Longs) -> Any:
+    made = {"value": raw, "schema_id": pa.array(writers.astype(np.int32), mask=writers == 0)}
+    arrays = [made[one.name] if one.name in made else stream.field(one.name) for one in STREAM_TYPE]
+    return pa.StructArray.from_arrays(arrays, fields=list(STREAM_TYPE))
