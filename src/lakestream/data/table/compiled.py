@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+import llvmlite.ir  # type: ignore[import-untyped]
 import numba
 import numba.core.cgutils
 import numba.extending
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 _config, _types, _cgutils = cast(Any, numba.config), cast(Any, numba.types), cast(Any, numba.core.cgutils)
 _intrinsic: Any = numba.extending.intrinsic
 _carray: Any = cast(Any, numba).carray
+_BYTE, _WORD, _DOUBLE_WORD = (cast(Any, llvmlite.ir).IntType(size) for size in (8, 64, 128))
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +118,57 @@ def _copy(_typing: Any, target: Any, source: Any, size: Any) -> Any:
         return context.get_dummy_value()
 
     return _types.void(_types.int64, _types.int64, _types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def byte_at(_typing: Any, address: Any) -> Any:
+    """The byte at an address, as a number of 64 bits. Nothing is checked here, nor in those below."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], _BYTE.as_pointer())
+        return builder.zext(builder.load(pointer), _WORD)
+
+    return _types.int64(_types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def word_at(_typing: Any, address: Any) -> Any:
+    """The eight bytes at an address, the first one lowest."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _WORD.as_pointer()), align=1)
+
+    return _types.uint64(_types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def put_byte(_typing: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], _BYTE.as_pointer())
+        builder.store(builder.trunc(arguments[1], _BYTE), pointer)
+        return context.get_dummy_value()
+
+    return _types.void(_types.int64, _types.int64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def put_word(_typing: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _WORD.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return _types.void(_types.int64, _types.uint64), generate
+
+
+@_intrinsic  # type: ignore[untyped-decorator]
+def high_product(_typing: Any, one: Any, other: Any) -> Any:
+    """The upper 64 of the 128 bits of a product."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        product = builder.mul(*(builder.zext(factor, _DOUBLE_WORD) for factor in arguments))
+        return builder.trunc(builder.lshr(product, _DOUBLE_WORD(64)), _WORD)
+
+    return _types.uint64(_types.uint64, _types.uint64), generate
 
 
 @inlined
