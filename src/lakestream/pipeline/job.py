@@ -206,7 +206,8 @@ def _in_worker(work: WorkSettings, groups: Iterator[list[_Numbered]]) -> Iterato
     for group in groups:
         outcomes = work_through(work, [move for _, move in group])
         for (number, _), outcome in zip(group, outcomes, strict=True):
-            yield number, replace(outcome, move=replace(outcome.move, pieces=()))  # the driver has them
+            sent_back = replace(outcome.move, pieces=(), columns=(), typing=None)  # the driver has them
+            yield number, replace(outcome, move=sent_back)
 
 
 def said_by_spark(error: Exception) -> str:

@@ -1,4 +1,5 @@
 """In a worker: one move becomes Parquet files. WAL bytes → decode.py → parquet.py → the table's folder `data`.
+Of a typed table: WAL bytes → decode.py → typed/typing.py → parquet.py.
 
 Before: job.py, which sends moves through Spark.  After: the driver, which commits the files that it is told of.
 
@@ -16,10 +17,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -27,6 +29,7 @@ from lakestream.catalog.client_settings import azure_account
 from lakestream.catalog.data_files import FileDescription, data_location
 from lakestream.catalog.locations import Locations
 from lakestream.clock import Ids, RandomIds, SystemClock
+from lakestream.data.table.arrow import PLAIN_COLUMNS
 from lakestream.data.table.decode import decode
 from lakestream.data.table.heads import Source
 from lakestream.data.table.parquet import TARGET_SIZE, ParquetSettings, WrittenFile, write_parquet
@@ -35,11 +38,15 @@ from lakestream.errors import Conflict, Corrupt, LakestreamError, Misconfigured,
 from lakestream.metadata.claims import Medium
 from lakestream.model import Buffer, KiB, Span
 from lakestream.pipeline.job import WorkSettings as WorkSettings
-from lakestream.pipeline.tasks import Move, Moved, Outcome, Piece, Stuck
+from lakestream.pipeline.tasks import Move, Moved, Outcome, Piece, Stuck, Wants
+from lakestream.schemas.typing import Wanted
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.opening import open_store
 from lakestream.storage.ranges import GAP_BYTES_MAX
 from lakestream.storage.retrying import Retrying, RetrySettings
+
+if TYPE_CHECKING:
+    from lakestream.data.typed.typing import Tally, Typist
 
 log = logging.getLogger(__name__)
 
@@ -81,20 +88,25 @@ class Work:
     async def _outcome(self, move: Move) -> Outcome:
         stored: list[str] = []
         try:
+            typist = _typist(move)
             async with self._room.taken(max(min(move.size, 2 * self._settings.window_bytes), self._share)):
-                files = await self._files_of(move, stored)
+                files = await self._files_of(move, typist, stored)
+        except Wanted as wanted:
+            await self._remove(stored)
+            return Wants(move, wanted.schemas, wanted.inferred)
         except Exception as error:  # also a bug: it stops one topic, not all of them
             await self._remove(stored)
             return Stuck(move, _reason(error), isinstance(error, Unavailable | MemoryError))
-        return Moved(move, tuple(files), sum(file.record_count for file in files))
+        moved = Moved(move, tuple(files), sum(file.record_count for file in files))
+        return moved if typist is None else _with_tally(moved, typist.tally)
 
     @property
     def _share(self) -> int:
         return self._settings.room_bytes // self._settings.at_once
 
-    async def _files_of(self, move: Move, stored: list[str]) -> list[FileDescription]:
+    async def _files_of(self, move: Move, typist: "Typist | None", stored: list[str]) -> list[FileDescription]:
         files = []
-        async for body, description in self._written(move):
+        async for body, description in self._written(move, typist):
             if not move.start <= description.offset_first <= description.offset_last < move.end:
                 raise Corrupt(
                     f"the batches of offsets {move.start} to {move.end} hold records {description.offset_first} to"
@@ -110,25 +122,28 @@ class Work:
             files.append(description)
         return files
 
-    async def _written(self, move: Move) -> AsyncIterator[WrittenFile]:
+    async def _written(self, move: Move, typist: "Typist | None") -> AsyncIterator[WrittenFile]:
         windows = list(windows_of(move.pieces, self._settings.window_bytes))
         if len(windows) <= 1:
             sources = [source for window in windows for source in await self._read(window)]
-            for written in self._converted(move, [sources]):
+            for written in self._converted(move, typist, [sources]):
                 yield written
             return
         # Rows are made beside the loop, which reads the next window meanwhile.
-        steps = self._converted(move, _Ahead([partial(self._read, window) for window in windows]))
+        steps = self._converted(move, typist, _Ahead([partial(self._read, window) for window in windows]))
         while (made := await asyncio.to_thread(next, steps, None)) is not None:
             yield made
 
-    def _converted(self, move: Move, windows: Iterable[Sequence[Source]]) -> Iterator[WrittenFile]:
+    def _converted(
+        self, move: Move, typist: "Typist | None", windows: Iterable[Sequence[Source]]
+    ) -> Iterator[WrittenFile]:
         number = move.partition.number
-        rows = (batch for sources in windows for batch in decode(sources, number))
+        rows: Iterable[Any] = (batch for sources in windows for batch in decode(sources, number))
         return write_parquet(
-            rows,
+            rows if typist is None else typist.typed(rows),
             lambda offset: data_location(move.location, number, offset, self._ids.new()),
             ParquetSettings.of({TARGET_SIZE: str(self._settings.file_bytes_max), **dict(move.properties)}),
+            PLAIN_COLUMNS if typist is None else typist.columns,
         )
 
     async def _read(self, window: Sequence[Batches]) -> list[Source]:
@@ -181,6 +196,23 @@ def open_work(settings: WorkSettings) -> Work:
     segments = DiskSegments(Path(settings.segments_dir)) if settings.segments_dir is not None else None
     locations = Locations(settings.storage_url, azure_account(os.environ))
     return Work(objects, segments, locations, ids, settings)
+
+
+# Typed tables
+
+
+def _typist(move: Move) -> "Typist | None":
+    """None: values stay bytes."""
+    if move.typing is None:
+        return None
+    # Here and not above: most workers have no use for the kernels of it.
+    from lakestream.data.typed.typing import Typist
+
+    return Typist(move.columns or PLAIN_COLUMNS, move.typing)
+
+
+def _with_tally(moved: Moved, tally: "Tally") -> Moved:
+    return replace(moved, typed_count=tally.typed, raw_count=tally.raw, misfits=tally.misfits())
 
 
 # What to read

@@ -81,6 +81,15 @@ class Inferred:
     shape: Struct
 
 
+class Wanted(Exception):
+    """There are values whose schemas nobody has told of yet. No error: the driver is asked, and it is tried again."""
+
+    def __init__(self, schemas: tuple[WantedSchema, ...], inferred: tuple[Inferred, ...] = ()) -> None:
+        super().__init__(f"{len(schemas)} schemas and {len(inferred)} shapes are wanted")
+        self.schemas = schemas
+        self.inferred = inferred
+
+
 @dataclass(frozen=True, slots=True)
 class Misfits:
     """Values that have no columns, or not all of theirs, for one reason."""

@@ -32,7 +32,7 @@ from lakestream.data.typed.kernels_values import differing
 from lakestream.data.typed.project import Projection, bound_ids
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.schemas.columns import Column, inner_columns
-from lakestream.schemas.typing import Inferred, Misfits, Mode, OnInvalid, Part, Typed, Typing, WantedSchema
+from lakestream.schemas.typing import Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
 from lakestream.schemas.writers import Writer
 
 ROWS_MAX: Final = 65_536
@@ -41,15 +41,6 @@ CODECS_MAX: Final = 256
 MISFITS_MAX: Final = 20
 
 Mask = NDArray[np.bool_]
-
-
-class Wanted(Exception):
-    """There are values whose schemas nobody has told of yet. No error: the driver is asked, and it is tried again."""
-
-    def __init__(self, schemas: tuple[WantedSchema, ...], inferred: tuple[Inferred, ...] = ()) -> None:
-        super().__init__(f"{len(schemas)} schemas and {len(inferred)} shapes are wanted")
-        self.schemas = schemas
-        self.inferred = inferred
 
 
 @dataclass(slots=True)

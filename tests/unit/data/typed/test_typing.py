@@ -13,11 +13,11 @@ from lakestream.data.table.arrow import PLAIN_COLUMNS
 from lakestream.data.table.decode import decode
 from lakestream.data.table.heads import Source
 from lakestream.data.table.parquet import write_parquet
-from lakestream.data.typed.typing import Typist, Wanted
+from lakestream.data.typed.typing import Typist
 from lakestream.errors import Rejected
 from lakestream.schemas.columns import Column, ListColumn, primitive_of
 from lakestream.schemas.growing import Known, grown, grown_key
-from lakestream.schemas.typing import Misfits, Mode, OnInvalid, Part, Typed, Typing, WantedSchema
+from lakestream.schemas.typing import Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
 from lakestream.schemas.writers import Bound, Writer
 
 FIRST = (PLAIN_COLUMNS[-1],)
