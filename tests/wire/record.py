@@ -1,4 +1,5 @@
-"""Records what real clients send: `python -m tests.wire.record` writes tests/wire/captures/CLIENT.bin anew.
+"""Records what real clients send: `python -m tests.wire.record` writes tests/wire/captures/CLIENT.bin anew; with names
+of clients behind it, only theirs.
 
 Each client works with a broker of ours through a proxy that keeps its requests. Of every request and version a
 few short ones are kept, so that the files stay small. They hold what the clients wrote: no address, no machine's name.
@@ -6,21 +7,42 @@ few short ones are kept, so that the files stay small. They hold what the client
 
 import asyncio
 import platform
+import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tests.integration.group_members import (
+    AioKafka,
+    Confluent,
+    Cooperative,
+    Java,
+    KafkaPython,
+    Member,
+    NewConfluent,
+    NewJava,
+    wait_until,
+)
 from tests.integration.kafka_clients import CLIENTS, Client, Record
 from tests.integration.programs import need, run
+from tests.integration.transactional_clients import WRITERS
 from tests.wire.frames import CAPTURES, cut, joined, key_and_version
 
 from lakestream.testing.brokers import brokers
 
+GROUPS: Final = "-groups"
 KEPT_OF_EACH: Final = 8
 FRAME_BYTES_MAX: Final = 4_000
+MEMBER_KINDS: Final[dict[str, tuple[type[Member], ...]]] = {
+    "aiokafka": (AioKafka,),
+    "confluent-kafka": (Confluent, Cooperative, NewConfluent),
+    "java": (Java, NewJava),
+    "kafka-python": (KafkaPython,),
+}
 
 
 class Recorder:
@@ -82,6 +104,48 @@ def use(kind: type[Client], bootstrap: str) -> None:
     client.delete_topic("events")
 
 
+def use_groups(name: str, bootstrap: str) -> None:
+    """A member, a static one, one that speaks the new protocol; then transactions, and a group's offsets in some."""
+    for kind in MEMBER_KINDS[name]:
+        for instance in (None, "static"):
+            group = f"{kind.name.replace(', ', '-')}-{instance or 'dynamic'}"
+            read_along(kind(bootstrap, group, "read", instance))
+    if name in WRITERS:
+        writer = WRITERS[name](bootstrap, "writer")
+        for end in (writer.commit, writer.abort):
+            writer.begin()
+            writer.send("read", 0, b"value")
+            end()
+        writer.transform("read", "written", "transformers", 4)
+        writer.close()
+
+
+def use_java_groups(bootstrap: str) -> None:
+    use_groups("java", bootstrap)
+    kafka, where = need("kafka-class"), ["--bootstrap-server", bootstrap]
+    groups = [kafka, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *where]
+    run([*groups, "--list", "--state"])
+    run([*groups, "--describe", "--all-groups"])
+    run([*groups, "--reset-offsets", "--group", "java-dynamic", "--topic", "read", "--to-earliest", "--execute"])
+    run([*groups, "--delete-offsets", "--group", "java-dynamic", "--topic", "read"])
+    run([*groups, "--delete", "--group", "java-dynamic"])
+    run([kafka, str(Path(__file__).parents[1] / "integration" / "JavaTransactions.java"), bootstrap, "in", "out"])
+
+
+def fill(bootstrap: str) -> None:
+    """Before somebody reads along."""
+    client = CLIENTS["kafka-python"](bootstrap, "client")
+    for topic in ("read", "written", "in", "out"):
+        client.create_topic(topic, 2)
+    client.produce("read", [Record(b"%d" % number) for number in range(4)])
+
+
+def read_along(member: Member) -> None:
+    with member:
+        wait_until("it reads and beats", lambda: len(member.read) >= 4, [member])
+        time.sleep(1.5)
+
+
 def use_java(bootstrap: str) -> None:
     kafka, here = need("kafka-class"), Path(__file__).parents[1] / "integration"
     where = ["--bootstrap-server", bootstrap]
@@ -114,7 +178,9 @@ def use_kcat(bootstrap: str) -> None:
 
 USES: Final[dict[str, Callable[[str], None]]] = {
     **{name: partial(use, kind) for name, kind in CLIENTS.items()},
+    **{f"{name}{GROUPS}": partial(use_groups, name) for name in CLIENTS},
     "java": use_java,
+    f"java{GROUPS}": use_java_groups,
     "kafkajs": use_kafkajs,
     "kcat": use_kcat,
 }
@@ -126,6 +192,9 @@ async def record(name: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with brokers(Path(folder), options=["--advertise", f"127.0.0.1:{port}"]) as cluster:
             recorder.upstream = cluster[0].port
+            if name.endswith(GROUPS):
+                await asyncio.to_thread(fill, f"127.0.0.1:{port}")
+                recorder.streams.clear()  # they are another client's
             await asyncio.to_thread(USES[name], f"127.0.0.1:{port}")
     await recorder.close()
     content = joined(recorder.frames())
@@ -136,5 +205,5 @@ async def record(name: str) -> None:
 
 if __name__ == "__main__":
     CAPTURES.mkdir(exist_ok=True)
-    for each in USES:
+    for each in sys.argv[1:] or USES:
         asyncio.run(record(each))
