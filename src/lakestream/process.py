@@ -14,11 +14,13 @@ from lakestream.catalog.opening import open_catalog
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.coordination.freshness import Freshness
 from lakestream.coordination.naming import topics_named_in_logs
+from lakestream.coordination.schemas.registry import SchemaRegistry
 from lakestream.errors import Missing, Unavailable
 from lakestream.measures import Measures
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.iceberg.app import IcebergRest
+from lakestream.protocol.rest.registry.app import RegistryRest
 from lakestream.protocol.rest.server import HttpServer, HttpSettings
 from lakestream.settings import Settings
 
@@ -50,7 +52,10 @@ async def open_process(
         opened.push_async_callback(measures.close)
         if settings.http:
             iceberg = await opened.enter_async_context(_open_iceberg(broker, settings))
-            await http.serve(application(_health(broker), measures.page, iceberg))
+            registry = SchemaRegistry(broker.node.stores.metadata, RandomIds())
+            opened.callback(registry.close)
+            schemas = RegistryRest(registry, broker.services.cluster_id)
+            await http.serve(application(_health(broker), measures.page, iceberg, schemas))
         yield RunningProcess(broker=broker, http=address)
 
 

@@ -5,8 +5,7 @@ with either registry. What decides here is a longer digest, which knows the form
 """
 
 import hashlib
-import re
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -15,13 +14,6 @@ from lakestream.metadata.schemas import Pointer
 from lakestream.schemas.model import Format
 
 Json = dict[str, Any]
-
-_BLANKS: Final = re.compile(r'("(?:[^"\\]|\\.)*")|[ \t\r\n]+', re.DOTALL)
-
-
-def plain(kind: Format, text: str) -> str:
-    """The text as it is kept: JSON without the blanks between its words, everything else as it was written."""
-    return text if kind is Format.PROTOBUF else _BLANKS.sub(r"\1", text)
 
 
 def digest(kind: Format, text: str, references: tuple[Pointer, ...], metadata: Json | None, rules: Json | None) -> str:

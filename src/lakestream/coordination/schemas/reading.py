@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from lakestream.beside import Beside
 from lakestream.coordination.schemas.compatibility import Older, troubles
+from lakestream.coordination.schemas.formats import check_format, formatted, plain
 from lakestream.coordination.schemas.recent import Recent
 from lakestream.coordination.schemas.refusals import InvalidSchema
 from lakestream.coordination.schemas.scopes import Level
@@ -38,9 +39,9 @@ class Reading:
         if self._beside is not None:
             self._beside.close()
 
-    async def check(self, source: Source) -> None:
-        """InvalidSchema: it is none, and why."""
-        await self._do(lambda: self._read(source))
+    async def plain(self, source: Source) -> str:
+        """The text to keep. InvalidSchema: it is none, and why."""
+        return await self._do(lambda: plain(self._read(source)))
 
     async def canonical(self, source: Source) -> str:
         return await self._do(lambda: self._read(source).canonical)
@@ -52,8 +53,9 @@ class Reading:
             lambda: troubles(level, self._read(new), [Older(one.version, self._read(one.source)) for one in older])
         )
 
-    async def shown(self, source: Source, how: Callable[[Schema], T]) -> T:
-        return await self._do(lambda: how(self._read(source)))
+    async def formatted(self, source: Source, word: str) -> str:
+        word = check_format(source.format, word)
+        return await self._do(lambda: formatted(self._read(source), word))
 
     def _read(self, source: Source) -> Schema:
         """In the thread, one at a time."""

@@ -32,7 +32,6 @@ TRIES_MAX: Final = 1_000
 """Each lost try is a change that another one made."""
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Change)
 Json = dict[str, Any]
 
 
@@ -141,10 +140,13 @@ class SchemaRegistry:
                 return found
         raise NoSuchSchema(f"Schema not found: no version of subject '{subject}' has these properties")
 
-    async def source(self, found: Registration) -> Source:
-        subject = parse(found.subject)
-        references = await self.shelf.resolved(subject.context, found.schema.references)
-        return Source(Format(found.schema.format), found.text.text, references)
+    async def formatted(self, found: Registration, word: str) -> str | None:
+        """In another spelling; None: as it is kept."""
+        if not word.strip():
+            return None
+        return await self.reading.formatted(
+            await self.shelf.source_of(parse(found.subject).context, found.version.id), word
+        )
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,7 +201,7 @@ class SchemaRegistry:
             raise Incompatible(f"{said}, details: [{'; '.join(found)}], {{compatibility: '{step.level.value}'}}", found)
         return place, draft, step.change
 
-    async def change(self, decide: Callable[[State], C | None]) -> C | None:
+    async def change(self, decide: Callable[[State], Change | None]) -> Change | None:
         """Make the change that `decide` wants, over the newest state. None: there is nothing to do."""
         await self.shelf.catch_up()
         for _ in range(TRIES_MAX):
@@ -242,8 +244,7 @@ class SchemaRegistry:
         if wanted.normalize or config_in_scope(self.state, wanted.subject).get("normalize"):
             text = await self.reading.canonical(source)
         else:
-            await self.reading.check(source)
-            text = identity.plain(wanted.format, wanted.text)
+            text = await self.reading.plain(source)
         return _drawn(wanted, text, references, wanted.metadata, wanted.rule_set)
 
     def _pinned(self, subject: Subject, pointer: Pointer) -> Pointer:

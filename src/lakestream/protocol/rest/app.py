@@ -1,6 +1,6 @@
 """What is served over HTTP. Errors are JSON too: `{"error": "…"}` with the status that fits.
 
-Under /v1 is the Iceberg REST catalog, whose errors look as its specification says.
+Under /v1 is the Iceberg REST catalog, beside it the schema registry; errors of both look as their clients expect them.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,15 @@ from starlette.routing import Route
 from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.iceberg.app import METHODS, IcebergRest
 from lakestream.protocol.rest.metrics import CONTENT_TYPE
+from lakestream.protocol.rest.registry.app import ROUTES, RegistryRest
 
 
-def application(health: Health, metrics: Callable[[], bytes], iceberg: IcebergRest | None = None) -> Starlette:
+def application(
+    health: Health,
+    metrics: Callable[[], bytes],
+    iceberg: IcebergRest | None = None,
+    registry: RegistryRest | None = None,
+) -> Starlette:
     async def show_metrics(request: Request) -> Response:
         return Response(metrics(), headers={"content-type": CONTENT_TYPE})
 
@@ -25,6 +31,8 @@ def application(health: Health, metrics: Callable[[], bytes], iceberg: IcebergRe
         Route("/readyz", health.ready),
         Route("/metrics", show_metrics),
     ]
+    if registry is not None:
+        routes += [Route(path, registry.handle, methods=METHODS) for path in ROUTES]
     if iceberg is not None:
         routes.append(Route("/v1/{rest:path}", iceberg.handle, methods=METHODS))
     return Starlette(

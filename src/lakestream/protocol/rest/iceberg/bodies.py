@@ -1,18 +1,17 @@
 """What clients send: bounded, decoded into values, and refused with the place where it is wrong."""
 
-import asyncio
 from typing import Final, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from lakestream.catalog.names import TableName, check_table_name
 from lakestream.catalog.requirements import Requirement
 from lakestream.catalog.shapes import Json
 from lakestream.catalog.updates import Update
-from lakestream.errors import Rejected, Unavailable
+from lakestream.errors import Rejected
 from lakestream.model import MiB
-from lakestream.protocol.rest.iceberg.errors import TooLarge
+from lakestream.protocol.rest import incoming
 
 BODY_BYTES_MAX: Final = 16 * MiB
 BODY_S_MAX: Final = 30
@@ -83,15 +82,4 @@ async def read_body(request: Request, kind: type[T]) -> T:
 
 
 async def read_bytes(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_S_MAX):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise TooLarge(f"the body of the request is larger than {BODY_BYTES_MAX} bytes")
-    except TimeoutError:
-        raise Rejected(f"the body of the request did not arrive within {BODY_S_MAX} s") from None
-    except ClientDisconnect:
-        raise Unavailable("the client has gone before its request was whole") from None
-    return bytes(body)
+    return await incoming.read_bytes(request, BODY_BYTES_MAX, BODY_S_MAX)

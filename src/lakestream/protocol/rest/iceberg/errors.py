@@ -20,11 +20,9 @@ from lakestream.catalog.errors import (
     Unsupported,
 )
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Missing, Rejected, Unavailable, Uncertain
+from lakestream.protocol.rest.incoming import TooLarge
 
 JSON: Final = "application/json"
-
-
-class TooLarge(Rejected): ...
 
 
 class NotServed(Missing):
