@@ -19,7 +19,7 @@ from lakestream.schemas.columns import (
     iceberg_fields,
     inner_columns,
 )
-from lakestream.schemas.growing import Grown, grown
+from lakestream.schemas.growing import Grown, Known, grown
 from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct, Type
 from lakestream.schemas.writers import Bound
 
@@ -50,10 +50,13 @@ TYPES: st.SearchStrategy[Type] = st.recursive(
 SHAPES = _structs(TYPES)
 
 
-def grow(shapes: list[Struct], columns: tuple[Column, ...] = STREAM, next_id: int = 0) -> Grown:
-    made = Grown(columns, (), (), next_id)
+def grow(shapes: list[Struct], known: list[Known] | None = None) -> Grown:
+    """One after the other; each is known to those behind it."""
+    made = Grown(STREAM, (), (), 0)
+    known = [] if known is None else known
     for shape in shapes:
-        made = grown(made.columns, shape, made.next_id)
+        made = grown(made.columns, shape, made.next_id, known)
+        known.append(Known(shape, made.bounds))
     return made
 
 
@@ -75,8 +78,9 @@ def kept(kind: ColumnType) -> object:
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 def test_a_table_only_grows(shapes: list[Struct]) -> None:
-    made = grow(shapes[:-1])
-    after = grown(made.columns, shapes[-1], made.next_id)
+    known: list[Known] = []
+    made = grow(shapes[:-1], known)
+    after = grown(made.columns, shapes[-1], made.next_id, known)
     before_ids, after_ids = ([one.field_id for one in all_columns(some)] for some in (made.columns, after.columns))
     assert len(set(after_ids)) == len(after_ids), "no id twice"
     assert set(before_ids) <= set(after_ids), "no column goes"
@@ -96,8 +100,12 @@ def test_a_table_only_grows(shapes: list[Struct]) -> None:
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 def test_what_came_once_changes_nothing_when_it_comes_again(shapes: list[Struct]) -> None:
-    made = grow(shapes)
-    assert grown(made.columns, shapes[-1], made.next_id) == made
+    known: list[Known] = []
+    made = grow(shapes, known)
+    for shape, before in zip(shapes, known, strict=True):
+        again = grown(made.columns, shape, made.next_id, known)
+        assert (again.columns, again.next_id) == (made.columns, made.next_id)
+        assert again.bounds == before.bounds
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -33,6 +33,7 @@ from lakestream.clock import Clock, Ids
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Rejected, Unavailable, Uncertain
 from lakestream.metadata.store import MetadataStore
 from lakestream.metadata.topics import NamedTopic, Topics
+from lakestream.metadata.typed import Writers
 from lakestream.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Catalog:
     ) -> None:
         self.namespaces = Namespaces(store)
         self.topics = Topics(store)
+        self.writers = Writers(store)
         self.pointers = Pointers(store, self.namespaces)
         self.locations = locations
         self.objects = objects

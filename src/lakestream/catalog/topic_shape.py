@@ -7,10 +7,12 @@ which sort order it follows, so we go on with those that the table was made with
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from lakestream.catalog.bound_columns import bound_ids
 from lakestream.catalog.errors import TableAltered
 from lakestream.catalog.manifests import Layout
+from lakestream.catalog.schemas import columns, field_ids
 from lakestream.catalog.shapes import Json, schema_of
-from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, Column
+from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, VALUE_ID, Column
 
 SPEC: Final[Json] = {
     "spec-id": 0,
@@ -60,19 +62,35 @@ def _sources(layout: Json) -> list[tuple[object, object]]:
 def check_columns(metadata: Json) -> None:
     """TableAltered: a column is gone or has another type, without which rows are no records. By id: names may change,
     and whatever else there is stays what it is."""
-    wrong = next(_wrong_columns(schema_of(metadata)), None)
+    wrong = next(_wrong_columns(schema_of(metadata), metadata), None)
     if wrong is None:
         return
-    good = [schema["schema-id"] for schema in metadata["schemas"] if not any(_wrong_columns(schema))]
+    good = [schema["schema-id"] for schema in metadata["schemas"] if not any(_wrong_columns(schema, metadata))]
     back = f"set its current schema back to {max(good)}, which has it" if good else "restore its metadata from a backup"
     # In SQL a column can only be added, with another id: the files do not know that one.
     raise TableAltered(f"{wrong}, without which rows are no records any more: {back}, or delete the topic")
 
 
-def _wrong_columns(schema: Json) -> Iterator[str]:
+def _wrong_columns(schema: Json, metadata: Json) -> Iterator[str]:
     there = {field["id"]: field for field in schema["fields"]}
     for column in COLUMNS:
-        yield from _wrong_in(column, there, "")
+        if column.field_id != VALUE_ID or column.field_id in there or _had_value(metadata):
+            yield from _wrong_in(column, there, "")
+    if gone := bound_ids(metadata) - field_ids(schema):
+        yield f"column {_name_of(min(gone), metadata)}, which values are made of again, was dropped"
+
+
+def _had_value(metadata: Json) -> bool:
+    """A table that was typed from the start has no column for bytes without a schema."""
+    return any(field["id"] == VALUE_ID for schema in metadata["schemas"] for field in schema["fields"])
+
+
+def _name_of(field_id: int, metadata: Json) -> str:
+    for schema in reversed(metadata["schemas"]):
+        for name, number in columns(schema).items():
+            if number == field_id:
+                return name
+    return f"with the id {field_id}"
 
 
 def _wrong_in(column: Column, there: Mapping[int, Json], parent: str) -> Iterator[str]:

@@ -11,7 +11,8 @@ from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.errors import NoSuchTable, TableExists
 from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import NEXT_OFFSETS, TOPIC_ID, text_of
-from lakestream.catalog.topic_layout import iceberg_schema
+from lakestream.catalog.shapes import Json
+from lakestream.catalog.topic_layout import VALUE_ID, iceberg_schema
 from lakestream.catalog.topic_names import make_room, name_of
 from lakestream.catalog.topic_shape import ORDER, SPEC
 from lakestream.errors import LakestreamError, Unavailable
@@ -20,6 +21,8 @@ from lakestream.model import MiB
 log = logging.getLogger(__name__)
 
 ON_DELETE_SETTING: Final = "lakestream.table.on.delete"
+VALUE_SCHEMA_SETTING: Final = "lakestream.value.schema"
+NO_SCHEMA: Final = "none"
 TOPIC: Final = "lakestream.topic"
 TRIES_MAX: Final = 10
 
@@ -49,7 +52,7 @@ async def ensure_table(catalog: Catalog, topic: str, topic_id: str, settings: Ma
         except NoSuchTable:
             await make_room(catalog.pointers, name, topic_id)
         try:
-            await _create(catalog, name, topic, topic_id)
+            await _create(catalog, name, topic, topic_id, _first_schema(settings))
         except TableExists:
             continue  # another driver made it, or another topic's came back: look again
         if settings.get(ON_DELETE_SETTING) == "drop" and await catalog.topics.is_going(topic_id):
@@ -76,15 +79,25 @@ async def topic_deleted(catalog: Catalog, topic_id: str, *, drop: bool) -> None:
         await catalog.drop(topic_id, purge=True)
     except NoSuchTable:
         return
+    finally:
+        await catalog.writers.remove(topic_id)
     log.info("catalog.dropped topic_id=%s", topic_id)
 
 
-async def _create(catalog: Catalog, name: TableName, topic: str, topic_id: str) -> None:
+def _first_schema(settings: Mapping[str, str]) -> Json:
+    """Columns of values come with the first values (evolve.py)."""
+    schema = iceberg_schema()
+    if settings.get(VALUE_SCHEMA_SETTING, NO_SCHEMA) == NO_SCHEMA:
+        return schema
+    return {**schema, "fields": [field for field in schema["fields"] if field["id"] != VALUE_ID]}
+
+
+async def _create(catalog: Catalog, name: TableName, topic: str, topic_id: str, schema: Json) -> None:
     for depth in range(1, len(name.namespace) + 1):
         await catalog.namespaces.ensure(name.namespace[:depth])
     await catalog.create(
         name,
-        iceberg_schema(),
+        schema,
         spec=SPEC,
         order=ORDER,
         properties={**PROPERTIES, TOPIC: topic, TOPIC_ID: topic_id, NEXT_OFFSETS: text_of({})},

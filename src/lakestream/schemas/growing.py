@@ -61,7 +61,7 @@ def grown(columns: Sequence[Column], shape: Struct, next_id: int, before: Sequen
     """With columns for the values of this shape."""
     growing = _Growing(next_id, columns)
     kept, new, bounds = growing.fields(columns, shape, None, [_of_fields(one) for one in before])
-    return Grown(_before_stream(kept, new), bounds, tuple(growing.reasons), growing.next_id)
+    return Grown(beside_stream(kept, new), bounds, tuple(growing.reasons), growing.next_id)
 
 
 def grown_key(columns: Sequence[Column], shape: Struct, next_id: int, before: Sequence[Known] = ()) -> Grown:
@@ -76,7 +76,7 @@ def grown_key(columns: Sequence[Column], shape: Struct, next_id: int, before: Se
     if not kept and not new:
         return Grown(tuple(columns), bounds, tuple(growing.reasons), next_id)
     wider = replace(column, type=Fields((*kept, *new)))
-    made = _before_stream(columns, [wider]) if own is None else tuple(wider if one is own else one for one in columns)
+    made = beside_stream(columns, [wider]) if own is None else tuple(wider if one is own else one for one in columns)
     return Grown(made, bounds, tuple(growing.reasons), growing.next_id)
 
 
@@ -96,7 +96,7 @@ def column_name(name: str) -> str:
     return cleaned or "_"
 
 
-def _before_stream(columns: Sequence[Column], new: Sequence[Column]) -> tuple[Column, ...]:
+def beside_stream(columns: Sequence[Column], new: Sequence[Column]) -> tuple[Column, ...]:
     """The key and the stream come last; what others have put behind these stays there."""
     is_last = [one.name == KEY or (one.name == STREAM and one.field_id < FIRST_FREE_ID) for one in columns]
     place = is_last.index(True) if any(is_last) else len(columns)
@@ -308,6 +308,7 @@ class _Finding:
         free = [one for one in columns if not is_top or not (one.field_id < FIRST_FREE_ID or one.name == KEY)]
         self._names = {one.field_id: one.name for one in free}
         self._ids = {one.name: one.field_id for one in free}
+        self._folded = {one.name.casefold() for one in columns} | ({STREAM, KEY} if is_top else set())
         self._stems: dict[str, list[str]] = {}
         for one in sorted(free, key=lambda one: len(one.name)):
             self._stems.setdefault(one.name.rstrip("_"), []).append(one.name)
@@ -350,6 +351,8 @@ class _Finding:
     def _by_evaded_name(self, one: Field) -> _Match | None:
         """It had another name's column beside it when it came, or that of the stream."""
         name = column_name(one.name)
+        if name.casefold() not in self._folded:
+            return None
         for other in self._stems.get(name.rstrip("_"), ()):
             match = self._unbound(other) if other.startswith(f"{name}_") else None
             if match is not None and match.field_id not in self._taken:

@@ -1,0 +1,80 @@
+"""The columns of a topic's table grow: one commit of metadata, no file is touched.
+
+Before: schemas/growing.py, which says what they have to become.  After: append.py, with files that have them.
+
+What is to become of the columns is asked of the very schema that it is committed to, again after every commit of
+others: two drivers, or an engine that adds a column meanwhile, see what the other did, and nothing is added twice.
+The ids of columns that values are made of again are kept in a property of the table: without one of these its rows are
+no records any more (topic_shape.py), whereas columns of others may come and go.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from lakestream.catalog.bound_columns import BOUND, bound_ids, text_of_ids
+from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.draft import LAST_ADDED
+from lakestream.catalog.shapes import Json, schema_of
+from lakestream.catalog.topic_layout import VALUE, VALUE_ID
+from lakestream.catalog.topic_shape import check_columns
+from lakestream.catalog.updates import AddSchema, RemoveSchemas, SetCurrentSchema, SetProperties, Update
+from lakestream.schemas.columns import Column, columns_of, iceberg_fields
+from lakestream.schemas.growing import FIRST_FREE_ID, Grown, beside_stream
+from lakestream.schemas.shape import Kind, Primitive
+from lakestream.schemas.writers import Bound
+
+SCHEMAS_MAX: Final = 20
+"""More of them, and those go that no snapshot names: a table whose JSON has ever new fields would keep them all."""
+
+Grow = Callable[[Sequence[Column], int], Grown]
+"""Columns as they are and the first field id that nobody has, to what they have to be."""
+
+
+async def evolve(catalog: Catalog, table_id: str, grow: Grow) -> tuple[LoadedTable, Grown]:
+    """The table with these columns. TableAltered: a column is gone that its rows need. Else as `Catalog.change`."""
+    made: list[Grown] = []
+
+    def updates(metadata: Json) -> list[Update]:
+        check_columns(metadata)
+        made.append(grow(columns_of(schema_of(metadata)), metadata["last-column-id"] + 1))
+        return growth(metadata, made[-1])
+
+    return await catalog.change(table_id, updates), made[-1]
+
+
+def growth(metadata: Json, made: Grown) -> list[Update]:
+    """The updates that make it so; none: it is so already. Pure."""
+    updates: list[Update] = []
+    schema = schema_of(metadata)
+    if made.columns != columns_of(schema):
+        others = {name: inner for name, inner in schema.items() if name != "schema-id"}
+        wider = {**others, "fields": iceberg_fields(made.columns)}
+        updates += [*_old_schemas(metadata), AddSchema(wider, made.next_id - 1), SetCurrentSchema(LAST_ADDED)]
+    known = bound_ids(metadata)
+    if wanted := set(_ids(made.bounds)) - known:
+        updates.append(SetProperties({BOUND: text_of_ids(known | wanted)}))
+    return updates
+
+
+def with_value(columns: Sequence[Column], next_id: int) -> Grown:
+    """With the column that bytes without a schema are in."""
+    if any(column.field_id == VALUE_ID for column in columns):
+        return Grown(tuple(columns), (), (), next_id)
+    name, used = VALUE, {column.name.casefold() for column in columns}
+    while name in used:
+        name += "_"
+    value = Column(VALUE_ID, name, Primitive(Kind.BINARY))
+    return Grown(beside_stream(columns, [value]), (), (), max(next_id, FIRST_FREE_ID))
+
+
+def _old_schemas(metadata: Json) -> list[Update]:
+    used = {snapshot.get("schema-id") for snapshot in metadata["snapshots"]} | {metadata["current-schema-id"]}
+    unused = [number for one in metadata["schemas"] if (number := one.get("schema-id", 0)) not in used]
+    return [RemoveSchemas(unused)] if unused and len(metadata["schemas"]) > SCHEMAS_MAX else []
+
+
+def _ids(bounds: Iterable[Bound | None]) -> Iterable[int]:
+    for bound in bounds:
+        if bound is not None:
+            yield bound.field_id
+            yield from _ids(bound.children)
