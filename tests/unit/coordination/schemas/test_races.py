@@ -1,0 +1,270 @@
+"""Several brokers change one registry at the same time, stall, die between two writes, or hear no answer: every change
+is decided rightly, and none is seen in halves. The log is read entry by entry and held against what was answered."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import pytest
+from tests.unit.coordination.schemas.stand_in import FieldList, read_fields, registry_over, wanted
+
+from lakestream.clock import SeededIds, SystemClock
+from lakestream.coordination.schemas.deleting import delete_subject, delete_version
+from lakestream.coordination.schemas.identity import digest
+from lakestream.coordination.schemas.names import parse
+from lakestream.coordination.schemas.reading import Reading
+from lakestream.coordination.schemas.registry import SchemaRegistry
+from lakestream.coordination.schemas.state import LATEST, SchemaId, State, Use
+from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
+from lakestream.metadata.memory import MemoryServer
+from lakestream.metadata.schemas import Change, Configured, Deleted, Pointer, Registered, Removed, SchemaLog
+from lakestream.metadata.sqlite.store import SqliteStore
+from lakestream.metadata.store import MetadataStore
+from lakestream.schemas.model import Format, Source
+from lakestream.testing.faults import CALM, FaultyMetadata, Line, Weather
+from lakestream.testing.simulation import Died, SimClock, SimLoop, simulate
+
+T = TypeVar("T")
+
+STEPS = 12
+SUBJECTS = ("a", "b", "c")
+WEATHERS = {
+    "calm": CALM,
+    "lossy": Weather(slow=0.1, refused=0.05, lost_there=0.05, lost_back=0.08, late=0.03, late_s_max=600.0),
+    "crashes": Weather(slow=0.05, lost_back=0.02, kill=0.03, stall=0.03, stall_s_max=600.0),
+}
+
+
+class AtOnce(Reading):
+    """Without a thread: the simulation has none."""
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        return work()
+
+
+class Told(NamedTuple):
+    """What somebody was answered."""
+
+    subject: str
+    version: int
+    id: int
+    text: str
+
+
+class Client:
+    def __init__(self, registry: SchemaRegistry, luck: random.Random) -> None:
+        self._registry = registry
+        self._luck = luck
+        self.told: list[Told] = []
+        self.deleted: list[tuple[str, tuple[int, ...]]] = []
+        self.refused = 0
+
+    async def run(self) -> None:
+        for _ in range(STEPS):
+            try:
+                await self._luck.choice(
+                    [self._register, self._register, self._register, self._delete, self._configure]
+                )()
+            except (Rejected, Missing):
+                self.refused += 1
+            except Unavailable:
+                continue
+            await asyncio.sleep(self._luck.random() / 100)
+
+    async def _register(self) -> None:
+        subject = self._luck.choice(SUBJECTS)
+        fields = sorted(self._luck.sample(["k", "l?", "m?", "n"], self._luck.randint(1, 3)))
+        pointers: tuple[Pointer, ...] = ()
+        if self._luck.random() < 0.3:
+            pointers = (Pointer("other", self._luck.choice(SUBJECTS), LATEST),)
+        found = await self._registry.register(wanted(subject, *fields, references=pointers))
+        self.told.append(Told(subject, found.version.number, found.version.id, found.text.text))
+
+    async def _delete(self) -> None:
+        subject, permanent = parse(self._luck.choice(SUBJECTS)), self._luck.random() < 0.6
+        number = self._luck.choice([None, 1, 2, LATEST])
+
+        def decide(state: State) -> Change:
+            if number is None:
+                return delete_subject(state, subject, permanent=permanent)
+            return delete_version(state, subject, number, permanent=permanent)
+
+        change = await self._registry.change(decide)
+        assert isinstance(change, Deleted | Removed)
+        self.deleted.append((str(subject), change.versions))
+
+    async def _configure(self) -> None:
+        level = self._luck.choice(["NONE", "BACKWARD", "FULL_TRANSITIVE"])
+        await self._registry.change(
+            lambda state: Configured(self._luck.choice(SUBJECTS), {"compatibilityLevel": level})
+        )
+
+
+async def check(store: MetadataStore, clients: list[Client]) -> int:
+    """How many changes there were."""
+    log = SchemaLog(store)
+    changes = await log.read(0)
+    state = State()
+    owners: dict[int, str] = {}
+    for change in changes:
+        check_step(state, change, owners)
+        state.apply(change)
+        check_whole(state)
+    for schema_id, schema in state.contexts["."].schemas.items():
+        text = await log.text(schema.text_id)
+        assert text is not None, f"the text of {schema_id} is gone"
+        kind = Format(schema.format)
+        assert digest(kind, text.text, schema.references, text.metadata, text.rule_set) == schema.digest
+    registered = {(one.subject, one.version, one.id) for one in changes if isinstance(one, Registered)}
+    gone = Counter((one.subject, one.versions) for one in changes if isinstance(one, Deleted | Removed))
+    texts: dict[int, set[str]] = {}
+    for client in clients:
+        for told in client.told:
+            assert told[:3] in registered, f"{told} was answered and is not in the log"
+            texts.setdefault(told.id, set()).add(told.text)
+        for deleted in client.deleted:
+            assert gone[deleted], f"{deleted} was answered and is not in the log"
+    assert all(len(of_one) == 1 for of_one in texts.values()), "one id, one schema, for ever"
+    return len(changes)
+
+
+def check_step(state: State, change: Change, owners: dict[int, str]) -> None:
+    """Is it right over the state that it found?"""
+    if isinstance(change, Deleted | Removed):
+        for number in change.versions:
+            needs = state.needed_by(Use(change.subject, number), deleted=isinstance(change, Removed))
+            assert all(is_own(state, need, change.subject) for need in needs), f"{change} removes what {needs} need"
+    if not isinstance(change, Registered):
+        return
+    versions = state.subjects.get(change.subject, {})
+    assert change.version == max(versions, default=0) + 1
+    if change.schema is None:
+        assert change.id in state.contexts["."].schemas
+        return
+    assert owners.setdefault(change.id, change.schema.digest) == change.schema.digest, "an id is given once"
+    assert change.schema.digest not in state.contexts["."].ids, "the same schema has the same id"
+    for pointer in change.schema.references:
+        assert pointer.version in state.subjects[pointer.subject], "what it refers to is there"
+
+
+def check_whole(state: State) -> None:
+    for name, versions in state.subjects.items():
+        for version in versions.values():
+            assert version.id in state.contexts["."].schemas
+            assert Use(name, version.number) in state.contexts["."].uses[version.id]
+
+
+def is_own(state: State, need: SchemaId, subject: str) -> bool:
+    return all(use.subject == subject for use in state.uses(need, deleted=True))
+
+
+async def check_compatible(store: MetadataStore) -> None:
+    """Each version reads the one before it: all were registered with the default level."""
+    log = SchemaLog(store)
+    state = State()
+    for change in await log.read(0):
+        before = state.versions(parse(change.subject)) if isinstance(change, Registered) else []
+        state.apply(change)
+        if isinstance(change, Registered) and before:
+            new, old = [await schema_of(log, state, one) for one in (change.id, before[-1].id)]
+            assert new.troubles_reading(old) == []
+
+
+async def schema_of(log: SchemaLog, state: State, schema_id: int) -> FieldList:
+    text = await log.text(state.contexts["."].schemas[schema_id].text_id)
+    assert text is not None
+    schema = read_fields(Source(Format.AVRO, text.text))
+    assert isinstance(schema, FieldList)
+    return schema
+
+
+@pytest.mark.parametrize("weather", WEATHERS)
+@pytest.mark.parametrize("seed", range(12))
+def test_any_mix_of_changes_in_any_weather(weather: str, seed: int) -> None:
+    async def scenario(loop: SimLoop) -> int:
+        tally = Counter[str]()
+        server = MemoryServer(SimClock(loop))
+        clients, tasks = [], []
+        for number in range(4):
+            machine = loop.machine(f"m{number}")
+            store = FaultyMetadata(server, Line(loop, machine, "metadata", WEATHERS[weather], tally))
+            ids = SeededIds(random.Random(seed * 100 + number))
+            clients.append(Client(SchemaRegistry(store, ids, AtOnce(read_fields)), random.Random(seed * 7 + number)))
+            tasks.append(machine.call(clients[-1].run()))
+            if seed % 3 == 0 and number == 1:
+                loop.after(0.05, store.depose, server.snapshot(), 5.0)
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(outcome is None or isinstance(outcome, Died) for outcome in outcomes), outcomes
+        await asyncio.sleep(24 * 3600)  # whatever is late has come by then
+        return await check(server.client(), clients)
+
+    changes = simulate(seed, scenario)
+    assert weather != "calm" or changes > 15
+
+
+Open = Callable[[], Awaitable[MetadataStore]]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    server = MemoryServer(SystemClock())
+
+    async def open_one() -> MetadataStore:
+        if request.param == "memory":
+            return server.client()
+        return await SqliteStore.open(tmp_path / "meta.db", SystemClock())
+
+    return open_one
+
+
+async def test_brokers_that_register_the_same_get_one_id(open_store: Open) -> None:
+    stores = [await open_store() for _ in range(4)]
+    registries = [registry_over(store) for store in stores]
+    try:
+        found = await asyncio.gather(*(one.register(wanted("s", "x")) for one in registries for _ in range(5)))
+        assert {(one.version.id, one.version.number) for one in found} == {(1, 1)}
+        assert len(await SchemaLog(stores[0]).read(0)) == 1
+    finally:
+        await close(stores, registries)
+
+
+async def test_brokers_that_register_different_ones_get_ids_in_a_row(open_store: Open) -> None:
+    stores = [await open_store() for _ in range(4)]
+    registries = [registry_over(store) for store in stores]
+    try:
+        wishes = [wanted(f"s{number % 3}", "x", f"y{number}?") for number in range(20)]
+        found = await asyncio.gather(*(registries[number % 4].register(wish) for number, wish in enumerate(wishes)))
+        assert sorted(one.version.id for one in found) == list(range(1, 21))
+        for subject in ("s0", "s1", "s2"):
+            numbers = sorted(one.version.number for one in found if one.subject == subject)
+            assert numbers == list(range(1, len(numbers) + 1))
+        await check_compatible(stores[0])
+    finally:
+        await close(stores, registries)
+
+
+async def test_of_two_that_do_not_go_together_one_is_refused(open_store: Open) -> None:
+    stores = [await open_store() for _ in range(2)]
+    registries = [registry_over(store) for store in stores]
+    try:
+        for round_ in range(10):
+            outcomes = await asyncio.gather(
+                *(one.register(wanted(f"s{round_}", field)) for one, field in zip(registries, "xy", strict=True)),
+                return_exceptions=True,
+            )
+            refused = [outcome for outcome in outcomes if isinstance(outcome, LakestreamError)]
+            assert len(refused) == 1, outcomes
+            assert "is incompatible with an earlier schema" in str(refused[0])
+        await check_compatible(stores[0])
+    finally:
+        await close(stores, registries)
+
+
+async def close(stores: list[MetadataStore], registries: list[SchemaRegistry]) -> None:
+    for registry in registries:
+        registry.close()
+    for store in stores:
+        await store.close()
