@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from lakestream.catalog.opening import open_catalog
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
+from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.metadata.asks import Asks
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.reports import Reports
@@ -15,6 +16,7 @@ from lakestream.pipeline.driver import Driver, PipelineOptions
 from lakestream.pipeline.maintenance.maintain import Maintenance, RewriteJob
 from lakestream.pipeline.plan import PlanSettings
 from lakestream.pipeline.rounds import Job, Rounds
+from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.settings import Settings
 
 
@@ -45,6 +47,7 @@ async def open_driver(
             clock,
             changed,
             _plan(options),
+            TypedTopics(catalog, SchemaShelf(metadata), clock),
         )
         maintenance = None
         if rewrites is not None:

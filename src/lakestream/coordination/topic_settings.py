@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from lakestream.catalog.names import Namespace, check_namespace
 from lakestream.errors import Misconfigured, Rejected
+from lakestream.schemas.typing import Mode, OnInvalid
 from lakestream.settings import Profile
 
 LONG_MAX: Final = 2**63 - 1
@@ -86,11 +87,26 @@ def _policies(text: str) -> frozenset[str]:
     return frozenset(_one_of("delete", "compact")(word) for word in words(text))
 
 
-def _namespace(text: str) -> Namespace:
-    try:
-        return check_namespace(text.split("."))
-    except Rejected as error:
-        raise ValueError(str(error)) from error
+class SchemaChoice(NamedTuple):
+    """What the values, or the keys, of a topic are written with."""
+
+    mode: Mode
+    subject: str = ""
+    """Of LATEST and FIXED; empty: the one that is named after the topic."""
+    version: int = 0
+    """Of FIXED."""
+
+
+def _schema(text: str) -> SchemaChoice:
+    """`subject@3`, `subject@latest`, or one of the words."""
+    subject, at, version = text.rpartition("@")
+    if not at:
+        return SchemaChoice(Mode(_one_of(*(mode.value for mode in Mode if mode is not Mode.FIXED))(text)))
+    if not subject:
+        raise ValueError(f"{text!r} names no subject: write subject@version")
+    if version == "latest":
+        return SchemaChoice(Mode.LATEST, subject)
+    return SchemaChoice(Mode.FIXED, subject, _number(1, 2**31 - 1)(version))
 
 
 _long = _number(-1, LONG_MAX)
@@ -203,18 +219,29 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "where the topic's table is made, levels divided by dots; one that is there already stays where it is",
         ),
         Setting(
-            "lakestream.table.on.delete",
+            "lakestream.value.schema",
             Kind.STRING,
-            "keep",
-            _one_of("keep", "drop"),
-            "what becomes of the table when the topic is deleted: it stays, or it goes with its files",
+            Mode.NONE.value,
+            _schema,
+            "what values are, for the columns of the table. none: bytes; registry: each has the id of its schema in"
+            " front; latest: they have none, and are of the latest schema of the subject <topic>-value;"
+            " <subject>@<version>: they are of this one (version: a number, or latest); json: JSON without a schema,"
+            " whose columns are found in it",
         ),
         Setting(
-            "lakestream.table.retention.ms",
-            Kind.LONG,
-            "-1",
-            _long,
-            "how long rows stay in the table that the stream has forgotten; -1: for ever",
+            "lakestream.key.schema",
+            Kind.STRING,
+            Mode.NONE.value,
+            _schema,
+            "what keys are, for the column _key of the table: as for values; latest is that of <topic>-key",
+        ),
+        Setting(
+            "lakestream.on.invalid",
+            Kind.STRING,
+            OnInvalid.KEEP.value,
+            lambda text: OnInvalid(_one_of(*(choice.value for choice in OnInvalid))(text)),
+            "what becomes of a record whose value or key is not what its topic says. keep: its row has the bytes, and"
+            " no columns; stop: nothing more of its partition enters the table until somebody decides",
         ),
         *_MEANINGLESS,
     )
@@ -245,6 +272,9 @@ class TopicSettings:
     compaction_lag_ms_min: int
     compaction_lag_ms_max: int
     dirty_ratio_min: float
+    value_schema: SchemaChoice
+    key_schema: SchemaChoice
+    on_invalid: OnInvalid
 
 
 def check(settings: Mapping[str, str], profiles: Collection[Profile] = frozenset(Profile)) -> None:
@@ -302,6 +332,9 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
         table_namespace=values["lakestream.table.namespace"],
         table_dropped=values["lakestream.table.on.delete"] == "drop",
         table_retention_ms=values["lakestream.table.retention.ms"],
+        value_schema=values["lakestream.value.schema"],
+        key_schema=values["lakestream.key.schema"],
+        on_invalid=values["lakestream.on.invalid"],
     )
 
 

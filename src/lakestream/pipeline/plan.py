@@ -17,6 +17,8 @@ from lakestream.metadata.claims import Medium
 from lakestream.model import KiB, MiB, PartitionId
 from lakestream.pipeline.tasks import Move, Piece
 from lakestream.pipeline.whole import HELD_NONE, Held, Transaction, Whereabouts, held, is_over, whole_cut
+from lakestream.schemas.columns import Column
+from lakestream.schemas.typing import Typing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,8 @@ class Target(NamedTuple):
 
     location: str
     properties: tuple[tuple[str, str], ...] = ()
+    columns: tuple[Column, ...] = ()
+    typing: Typing | None = None
 
 
 def moves(

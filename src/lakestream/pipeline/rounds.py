@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from lakestream.catalog.append import append
@@ -21,6 +21,7 @@ from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.data_files import MovedRange, ends_of
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
 from lakestream.catalog.next_offsets import next_offsets
+from lakestream.catalog.shapes import schema_of
 from lakestream.catalog.topic_tables import ensure_table
 from lakestream.catalog.whole_tag import split_of
 from lakestream.clock import Clock
@@ -34,14 +35,19 @@ from lakestream.model import PartitionId
 from lakestream.pipeline import plan
 from lakestream.pipeline.backlog import ChangedLogs, backlog_of, whereabouts
 from lakestream.pipeline.plan import Backlog, PlanSettings, Target
-from lakestream.pipeline.tasks import Move, Moved, Outcome, Stuck, Wants
+from lakestream.pipeline.tasks import Move, Moved, Outcome, Settled, Stuck, Wants
+from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.pipeline.whole import HELD_NONE, Held, Whereabouts, split_after
+from lakestream.schemas.columns import columns_of
+from lakestream.schemas.typing import Typing
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.together import together
 
 log = logging.getLogger(__name__)
 
 COMMIT_TRIES: Final = 5
+ASKS_MAX: Final = 30
+"""Times that workers may want to know more in one round; then what has no writer stays bytes."""
 TABLES_AT_ONCE: Final = 4
 LOGS_AT_ONCE: Final = 32
 STUCK_RETRY_MS: Final = 30_000
@@ -111,7 +117,9 @@ class Rounds:
         clock: Clock,
         changed: ChangedLogs,
         settings: PlanSettings,
+        typed: TypedTopics | None = None,
     ) -> None:
+        """`typed`: who knows of schemas; without it values are bytes, whatever their topics say."""
         self._logs = logs
         self._claims = claims
         self._topics = topics
@@ -122,6 +130,8 @@ class Rounds:
         self._clock = clock
         self._changed = changed
         self._settings = settings
+        self._typed = typed
+        self._typings: dict[str, Typing | None] = {}  # of this round, by topic id
         self._tables: dict[str, LoadedTable] = {}  # by topic id
         self._offsets: dict[str, tuple[LoadedTable, dict[int, int]]] = {}  # what that table says, by topic id
         self._named: dict[str, NamedTopic] = {}  # by topic id
@@ -160,7 +170,7 @@ class Rounds:
             done.seconds[step] = loop.time() - begun_s
 
         backlogs: list[Backlog] = []
-        outcomes: list[Outcome] = []
+        outcomes: list[Settled] = []
         await timed("look", self._look(backlogs))
         wanted = plan.chosen(backlogs, self._settings, self._clock.now_ms(), asked)
         await timed("tables", self._have_tables(wanted))
@@ -345,34 +355,105 @@ class Rounds:
 
     async def _have_tables(self, backlogs: Sequence[Backlog]) -> None:
         async def have(topic_id: str) -> None:
+            named = await self._named_now(topic_id)
+            if named is None:
+                self._tables.pop(topic_id, None)  # the next look will find that it is gone
+                return
             if topic_id not in self._tables:
-                named = self._named[topic_id]
                 self._tables[topic_id] = await ensure_table(self._catalog, named.name, topic_id, named.topic.settings)
+            if self._typed is not None:
+                prepared = await self._typed.prepare(named, self._tables[topic_id])
+                self._tables[topic_id], self._typings[topic_id] = prepared
 
         async def try_to_have(topic_id: str) -> None:
+            had = topic_id in self._tables
             try:
                 await have(topic_id)
+            except TableAltered as error:
+                self._stop(topic_id, str(error))
             except LakestreamError as error:
-                self._stop(topic_id, f"its table cannot be made: {error}")
+                if had and isinstance(error, Unavailable):
+                    self._tables.pop(topic_id, None)
+                    self._have_trouble(topic_id, f"its schemas cannot be had: {error}")
+                else:
+                    self._stop(topic_id, f"its table cannot be made: {error}")
 
         # A look at another partition may just have found that the topic is gone.
         topic_ids = sorted({one.partition.topic_id for one in backlogs} & self._named.keys())
         await together([try_to_have(topic_id) for topic_id in topic_ids], TABLES_AT_ONCE)
 
+    async def _named_now(self, topic_id: str) -> NamedTopic | None:
+        """With its settings as they are now: what values are may have been decided since. None: it was deleted."""
+        named = self._named[topic_id]
+        if self._typed is None:
+            return named
+        try:
+            topic = await self._topics.get(named.name)
+        except Missing:
+            return None
+        if topic.topic_id != topic_id:
+            return None
+        self._named[topic_id] = NamedTopic(named.name, topic)
+        return self._named[topic_id]
+
     def _target(self, topic_id: str) -> Target:
         metadata = self._tables[topic_id].metadata
         asked = tuple((name, text) for name, text in metadata["properties"].items() if name.startswith("write."))
-        return Target(metadata["location"], asked)
+        if (typing := self._typings.get(topic_id)) is None:
+            return Target(metadata["location"], asked)
+        return Target(metadata["location"], asked, columns_of(schema_of(metadata)), typing)
 
-    async def _work(self, moves: Sequence[Move], outcomes: list[Outcome]) -> None:
+    async def _work(self, moves: Sequence[Move], outcomes: list[Settled]) -> None:
+        """Where workers want to know more, they are told, and the same is moved again at once."""
         self.under_way = moves
         try:
-            outcomes += await self._job.run(moves)
+            for number in range(ASKS_MAX + 1):
+                found = await self._job.run(moves)
+                outcomes += [one for one in found if not isinstance(one, Wants)]
+                wants = [one for one in found if isinstance(one, Wants)]
+                if not wants:
+                    return
+                moves = await self._learn(wants, outcomes, may_ask=number + 1 < ASKS_MAX)
+            outcomes += [Stuck(one.move, "a worker asks although nobody answers", True) for one in wants]
         finally:
             self.under_way = ()
 
-    async def _commit(self, outcomes: Sequence[Outcome], done: Round) -> None:
-        topics: defaultdict[str, list[Outcome]] = defaultdict(list)
+    async def _learn(self, wants: Sequence[Wants], outcomes: list[Settled], *, may_ask: bool) -> list[Move]:
+        """The moves again, with what was wanted; those of topics where that cannot be had are outcomes now."""
+        topics: defaultdict[str, list[Wants]] = defaultdict(list)
+        for one in wants:
+            topics[one.move.partition.topic_id].append(one)
+        again: list[Move] = []
+
+        async def learn(topic_id: str) -> None:
+            own = topics[topic_id]
+            try:
+                await self._learn_one(topic_id, own)
+            except LakestreamError as error:
+                reason, is_temporary = f"its schemas cannot be had: {error}", not isinstance(error, TableAltered)
+                outcomes.extend(Stuck(one.move, reason, is_temporary) for one in own)
+                return
+            target = self._target(topic_id)
+            typing = target.typing if may_ask or target.typing is None else replace(target.typing, asks=False)
+            again.extend(replace(one.move, columns=target.columns, typing=typing) for one in own)
+
+        await together([learn(topic_id) for topic_id in topics], TABLES_AT_ONCE)
+        return again
+
+    async def _learn_one(self, topic_id: str, wants: Sequence[Wants]) -> None:
+        typing = self._typings.get(topic_id)
+        if self._typed is None or typing is None:
+            raise Unavailable("values are typed although nobody said so")
+        self._tables[topic_id], self._typings[topic_id] = await self._typed.learn(
+            self._named[topic_id],
+            self._tables[topic_id],
+            typing,
+            [wanted for one in wants for wanted in one.schemas],
+            [shape for one in wants for shape in one.inferred],
+        )
+
+    async def _commit(self, outcomes: Sequence[Settled], done: Round) -> None:
+        topics: defaultdict[str, list[Settled]] = defaultdict(list)
         for outcome in outcomes:
             topics[outcome.move.partition.topic_id].append(outcome)
 
@@ -395,14 +476,12 @@ class Rounds:
 
         await together([commit(topic_id) for topic_id in topics], TABLES_AT_ONCE)
 
-    async def _sort_out(self, outcomes: Sequence[Outcome]) -> tuple[list[Moved], list[Stuck]]:
+    async def _sort_out(self, outcomes: Sequence[Settled]) -> tuple[list[Moved], list[Stuck]]:
         """Of each log, what can be committed: up to the first move that failed."""
         good: list[Moved] = []
         failed: dict[PartitionId, Stuck] = {}
         surplus: list[Moved] = []
         for outcome in sorted(outcomes, key=lambda outcome: (outcome.move.partition, outcome.move.start)):
-            if isinstance(outcome, Wants):
-                outcome = Stuck(outcome.move, "values have schemas that this pipeline does not know yet", True)
             if isinstance(outcome, Stuck):
                 failed.setdefault(outcome.move.partition, outcome)
             elif outcome.move.partition in failed:
@@ -608,6 +687,9 @@ class Rounds:
             self._tables.pop(topic_id, None)
             self._held.pop(topic_id, None)
             self._offsets.pop(topic_id, None)
+            self._typings.pop(topic_id, None)
+            if self._typed is not None:
+                self._typed.forget(topic_id)
             self.standings.pop(topic_id, None)
         for partition in [one for one in self._trimmed if one.topic_id not in self._named]:
             del self._trimmed[partition]

@@ -87,4 +87,5 @@ class Stuck:
     """The store did not answer, or the like: the next round tries again, and nobody need do anything."""
 
 
-Outcome: TypeAlias = Moved | Wants | Stuck
+Settled: TypeAlias = Moved | Stuck
+Outcome: TypeAlias = Settled | Wants

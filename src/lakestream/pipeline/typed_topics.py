@@ -1,0 +1,355 @@
+"""How the values of topics become columns: what the driver knows of their schemas, and what it finds out.
+
+Before: rounds.py, which asks for each topic that it moves, and again when workers want to know more (`Wants`).
+After: a `Typing` that travels with the moves; catalog/evolve.py, where a schema brings new columns.
+
+    a schema id  →  the registry  →  its shape  →  columns for it in the table, one commit  →  a record of the writer
+
+The record is stored after the columns and before any row, so a number in `_stream.schema_id` always has one. A crash in
+between leaves columns that the next try finds. In steady state nothing is asked of anybody.
+
+Nothing that is in the data stops a topic: an id that nobody knows, a schema that nobody can read, shapes without end
+are told to the workers as such, and values of them keep their bytes. What was not known is looked for again later.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.evolve import evolve, with_value
+from lakestream.catalog.shapes import schema_of as table_schema
+from lakestream.catalog.topic_layout import VALUE_ID
+from lakestream.clock import Clock
+from lakestream.coordination.topic_settings import SchemaChoice, TopicSettings
+from lakestream.coordination.topic_settings import read as read_settings
+from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
+from lakestream.metadata.topics import NamedTopic
+from lakestream.schemas.columns import Column
+from lakestream.schemas.growing import Grown, Known, grown, grown_key
+from lakestream.schemas.model import Format, Schema, Source
+from lakestream.schemas.shape import Struct
+from lakestream.schemas.sources import kept, read_message, source_of
+from lakestream.schemas.typing import Inferred, Mode, Part, Typed, Typing, WantedSchema
+from lakestream.schemas.writers import Writer
+
+log = logging.getLogger(__name__)
+
+CONTEXT: Final = "."
+"""Ids in front of values are those of the registry's default context."""
+WRITERS_MAX: Final = 1_000
+"""Of one table. JSON with ever new shapes would have one for each."""
+UNKNOWN_MAX: Final = 200
+"""Ids that nobody knows, of one topic. Whoever sends more is not believed to mean any of them."""
+UNKNOWN_AGAIN_MS: Final = 30_000
+UNKNOWN_AGAIN_MS_MAX: Final = 600_000
+READ_S_MAX: Final = 20.0
+REASONS_TOLD: Final = 5
+
+
+class Shelved(Protocol):
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def source(self) -> Source: ...
+
+
+class Registry(Protocol):
+    """What is asked of the registry: `coordination/schemas/shelf.py`."""
+
+    async def source_of(self, context: str, schema_id: int) -> Source: ...
+
+    async def latest(self, subject: str) -> Shelved: ...
+
+    async def version(self, subject: str, number: int) -> Shelved: ...
+
+
+Read = Callable[[Source, tuple[int, ...]], Awaitable[Schema]]
+
+
+async def read_beside(source: Source, message: tuple[int, ...]) -> Schema:
+    """In a thread: a compiler may be run for it."""
+    try:
+        async with asyncio.timeout(READ_S_MAX):
+            return await asyncio.to_thread(read_message, source, message)
+    except TimeoutError:
+        raise Unavailable(f"reading a schema took longer than {READ_S_MAX:g} s") from None
+    except RecursionError:
+        raise Rejected("it is nested too deeply") from None
+
+
+class Prepared(NamedTuple):
+    table: LoadedTable
+    typing: Typing | None
+
+
+class _Shaped(NamedTuple):
+    shape: Struct
+    message: str
+    """Protobuf: the full name; numbers of fields count within one message alone."""
+
+
+@dataclass(slots=True)
+class _Unknown:
+    writer: Writer
+    """Of whom workers only hear that nobody can read it, and why."""
+    wait_ms: int = 0
+    again_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Side:
+    """Values, or keys, of one topic."""
+
+    writers: dict[int, Writer]
+    shaped: dict[int, _Shaped] = field(default_factory=dict)
+    unknown: dict[WantedSchema, _Unknown] = field(default_factory=dict)
+
+    def current(self) -> list[Writer]:
+        """Of those with an id in front one for each schema and message: the one that was made last."""
+        framed = {(one.schema_id, one.message): one for one in sorted(self.writers.values(), key=_age) if one.framed}
+        return [one for one in self.writers.values() if not one.framed or framed[one.schema_id, one.message] is one]
+
+    def free_number(self) -> int:
+        return min(0, *self.writers, 0) - 1
+
+    def same(self, wanted: Writer) -> Writer | None:
+        """One that is the same but for its number and its columns."""
+        known = sorted(self.writers.values(), key=_age, reverse=True)
+        return next((one for one in known if _essence(one) == _essence(wanted)), None)
+
+
+@dataclass(slots=True)
+class _Topic:
+    sides: Mapping[Part, _Side]
+
+
+class TypedTopics:
+    def __init__(self, catalog: Catalog, registry: Registry, clock: Clock, read: Read = read_beside) -> None:
+        self._catalog = catalog
+        self._registry = registry
+        self._clock = clock
+        self._read = read
+        self._topics: dict[str, _Topic] = {}
+
+    def forget(self, topic_id: str) -> None:
+        self._topics.pop(topic_id, None)
+
+    async def prepare(self, named: NamedTopic, table: LoadedTable) -> Prepared:
+        """What the moves of a topic are told. None: it has no schemas, and never had."""
+        settings = read_settings(named.topic.settings)
+        has_value = any(one["id"] == VALUE_ID for one in table_schema(table.metadata)["fields"])
+        choices = {Part.VALUE: settings.value_schema, Part.KEY: settings.key_schema}
+        if all(choice.mode is Mode.NONE for choice in choices.values()) and has_value:
+            return Prepared(table, None)
+        if settings.value_schema.mode is Mode.NONE and not has_value:
+            table, _ = await evolve(self._catalog, table.table_id, with_value)
+        topic = await self._topic(table.table_id)
+        numbers: dict[Part, int] = {}
+        for part, choice in choices.items():
+            if choice.mode in (Mode.LATEST, Mode.FIXED):
+                table, numbers[part] = await self._chosen(topic, named.name, table, part, choice)
+        return Prepared(table, self._typing(topic, settings, numbers))
+
+    async def learn(
+        self,
+        named: NamedTopic,
+        table: LoadedTable,
+        typing: Typing,
+        schemas: Sequence[WantedSchema],
+        shapes: Sequence[Inferred],
+    ) -> Prepared:
+        """With what workers wanted to know, as far as anybody knows it."""
+        settings = read_settings(named.topic.settings)
+        topic = await self._topic(table.table_id)
+        for wanted in dict.fromkeys(schemas):
+            if len(topic.sides[wanted.part].unknown) < UNKNOWN_MAX:
+                table = await self._look_up(topic, table, wanted)
+        for inferred in dict.fromkeys(shapes):
+            side = topic.sides[inferred.part]
+            writer = Writer(side.free_number(), inferred.format, inferred.text, style=inferred.style)
+            table, _ = await self._have(topic, table, inferred.part, writer, _Shaped(inferred.shape, ""))
+        numbers = {Part.VALUE: typing.value.number, Part.KEY: typing.key.number}
+        return Prepared(table, self._typing(topic, settings, numbers))
+
+    def _typing(self, topic: _Topic, settings: TopicSettings, numbers: Mapping[Part, int]) -> Typing:
+        sides = topic.sides.values()
+        return Typing(
+            self._typed(topic.sides[Part.VALUE], settings.value_schema, numbers.get(Part.VALUE, 0)),
+            self._typed(topic.sides[Part.KEY], settings.key_schema, numbers.get(Part.KEY, 0)),
+            settings.on_invalid,
+            asks=all(len(one.unknown) < UNKNOWN_MAX and len(one.writers) < WRITERS_MAX for one in sides),
+        )
+
+    def _typed(self, side: _Side, choice: SchemaChoice, number: int) -> Typed:
+        match choice.mode:
+            case Mode.NONE:
+                return Typed()
+            case Mode.REGISTRY:
+                now_ms = self._clock.now_ms()
+                given_up = [one.writer for one in side.unknown.values() if one.again_ms > now_ms]
+                return Typed(choice.mode, (*(one for one in side.current() if one.framed), *given_up))
+            case Mode.LATEST | Mode.FIXED:
+                nobody = side.unknown.get(WantedSchema(Part.VALUE, 0))
+                chosen = side.writers.get(number) or (nobody.writer if nobody else None)
+                return Typed(choice.mode, () if chosen is None else (chosen,), number)
+            case Mode.JSON:
+                return Typed(choice.mode, tuple(one for one in side.writers.values() if not one.schema_id))
+
+    # Schemas
+
+    async def _topic(self, topic_id: str) -> _Topic:
+        if (known := self._topics.get(topic_id)) is None:
+            found = await self._catalog.writers.all(topic_id)
+            known = _Topic({part: _Side(dict(found.of(part))) for part in Part})
+            self._topics[topic_id] = known
+        return known
+
+    async def _chosen(
+        self, topic: _Topic, name: str, table: LoadedTable, part: Part, choice: SchemaChoice
+    ) -> tuple[LoadedTable, int]:
+        """The writer of values that have nothing in front; 0: there is no such schema."""
+        subject = choice.subject or f"{name}-{part.value}"
+        side, nobody = topic.sides[part], WantedSchema(Part.VALUE, 0)
+        try:
+            if choice.mode is Mode.LATEST:
+                found = await self._registry.latest(subject)
+            else:
+                found = await self._registry.version(subject, choice.version)
+            writer = _unnumbered(found.source, found.id)
+            if (known := side.same(writer)) is None:
+                schema = await self._read(found.source, ())
+                table, known = await self._have(topic, table, part, writer, _shaped(schema))
+        except (Missing, Rejected) as error:
+            side.unknown[nobody] = _Unknown(Writer(0, "", f"the topic's schema is not to be had: {error}"))
+            return table, 0
+        side.unknown.pop(nobody, None)
+        return table, known.number
+
+    async def _look_up(self, topic: _Topic, table: LoadedTable, wanted: WantedSchema) -> LoadedTable:
+        side, schema_id = topic.sides[wanted.part], wanted.schema_id
+        try:
+            source = await self._registry.source_of(CONTEXT, schema_id)
+        except (Missing, Rejected) as error:
+            nobody = Writer(schema_id, "", f"schema {schema_id}: {error}", schema_id=schema_id, framed=True)
+            self._give_up(side, WantedSchema(wanted.part, schema_id), nobody, str(error))
+            return table
+        message = wanted.message if source.format is Format.PROTOBUF and any(wanted.message) else ()
+        writer = _framed(source, schema_id, message, side)
+        try:
+            shaped = _shaped(await self._read(source, message))
+        except Rejected as error:
+            # Other messages of the schema may be fine: workers tell these apart if they know the format.
+            self._give_up(side, WantedSchema(wanted.part, schema_id, message), writer, str(error))
+            return table
+        table, _ = await self._have(topic, table, wanted.part, writer, shaped)
+        for one in (wanted, WantedSchema(wanted.part, schema_id)):
+            side.unknown.pop(one, None)
+        return table
+
+    def _give_up(self, side: _Side, wanted: WantedSchema, writer: Writer, reason: str) -> None:
+        """For a while, and for longer each time."""
+        before = side.unknown.get(wanted)
+        wait_ms = min(before.wait_ms * 2, UNKNOWN_AGAIN_MS_MAX) if before else UNKNOWN_AGAIN_MS
+        side.unknown[wanted] = _Unknown(writer, wait_ms, self._clock.now_ms() + wait_ms)
+        log.warning("pipeline.schema_unknown part=%s schema=%d reason=%s", wanted.part.value, wanted.schema_id, reason)
+
+    async def _have(
+        self, topic: _Topic, table: LoadedTable, part: Part, wanted: Writer, shaped: _Shaped
+    ) -> tuple[LoadedTable, Writer]:
+        """The writer, with columns in the table and a record that says so."""
+        side = topic.sides[part]
+        if (known := side.same(wanted)) is not None:
+            return table, known
+        before = [await self._known(side, one, shaped.message) for one in side.writers.values()]
+        grow = grown if part is Part.VALUE else grown_key
+
+        def growing(columns: Sequence[Column], next_id: int) -> Grown:
+            return grow(columns, shaped.shape, next_id, [one for one in before if one is not None])
+
+        table, made = await evolve(self._catalog, table.table_id, growing)
+        for reason in made.reasons[:REASONS_TOLD]:
+            log.warning("pipeline.no_column table=%s schema=%d reason=%s", table.name, wanted.schema_id, reason)
+        writer = await self._record(side, table.table_id, part, wanted, made)
+        side.shaped[writer.number] = shaped
+        return table, writer
+
+    async def _record(self, side: _Side, topic_id: str, part: Part, wanted: Writer, made: Grown) -> Writer:
+        """Under a number that nobody has. Another driver may be at it too, also for the same."""
+        number = wanted.number or side.free_number()
+        for _ in range(WRITERS_MAX):
+            writer = _numbered(wanted, number, made)
+            stored = await self._catalog.writers.create(topic_id, part, writer)
+            side.writers[stored.number] = stored
+            if _essence(stored) == _essence(wanted):
+                return stored
+            number = side.free_number()
+        raise Unavailable("its writers are numbered by others all the time: try again")
+
+    async def _known(self, side: _Side, writer: Writer, message: str) -> Known | None:
+        """None: nobody can read it any more, though what it wrote is as before."""
+        if writer.number not in side.shaped:
+            try:
+                side.shaped[writer.number] = await self._shape_of(writer)
+            except LakestreamError as error:
+                log.warning("pipeline.schema_unreadable number=%d error=%s", writer.number, error)
+                return None
+        shaped = side.shaped[writer.number]
+        return Known(shaped.shape, writer.columns, numbers_count=bool(message) and shaped.message == message)
+
+    async def _shape_of(self, writer: Writer) -> _Shaped:
+        if writer.schema_id:
+            return _shaped(await self._read(source_of(writer), writer.message))
+        # JSON that has no schema: only who reads it knows how its shape was written down.
+        from lakestream.data.typed.codecs import codec_of
+
+        return _Shaped(codec_of(writer).shape, "")
+
+
+def _unnumbered(source: Source, schema_id: int) -> Writer:
+    """Of values without an id in front; 0: its number is yet to be given."""
+    return Writer(0, source.format.value, source.text, kept(source), schema_id=schema_id)
+
+
+def _framed(source: Source, schema_id: int, message: tuple[int, ...], side: _Side) -> Writer:
+    number = side.free_number() if message else schema_id
+    return Writer(
+        number, source.format.value, source.text, kept(source), schema_id=schema_id, framed=True, message=message
+    )
+
+
+def _numbered(wanted: Writer, number: int, made: Grown) -> Writer:
+    return Writer(
+        number,
+        wanted.format,
+        wanted.text,
+        wanted.references,
+        schema_id=wanted.schema_id,
+        framed=wanted.framed,
+        message=wanted.message,
+        style=wanted.style,
+        columns=made.bounds,
+    )
+
+
+def _essence(writer: Writer) -> tuple[object, ...]:
+    """What makes it another one, but for the columns. The text of an id never changes."""
+    text = writer.text if not writer.schema_id else ""
+    return writer.format, writer.schema_id, writer.framed, writer.message, text, writer.style
+
+
+def _age(writer: Writer) -> int:
+    """Later ones of a schema have numbers of the table's own, counted down."""
+    return -writer.number if writer.number < 0 else 0
+
+
+def _shaped(schema: Schema) -> _Shaped:
+    if schema.source.format is not Format.PROTOBUF:
+        return _Shaped(schema.shape(), "")
+    from lakestream.schemas.protobuf.schema import ProtobufSchema
+
+    assert isinstance(schema, ProtobufSchema)
+    return _Shaped(schema.shape(), schema.descriptor.full_name)
