@@ -87,6 +87,13 @@ def _policies(text: str) -> frozenset[str]:
     return frozenset(_one_of("delete", "compact")(word) for word in words(text))
 
 
+def _namespace(text: str) -> Namespace:
+    try:
+        return check_namespace(text.split("."))
+    except Rejected as error:
+        raise ValueError(str(error)) from error
+
+
 class SchemaChoice(NamedTuple):
     """What the values, or the keys, of a topic are written with."""
 
