@@ -226,6 +226,20 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "where the topic's table is made, levels divided by dots; one that is there already stays where it is",
         ),
         Setting(
+            "lakestream.table.on.delete",
+            Kind.STRING,
+            "keep",
+            _one_of("keep", "drop"),
+            "what becomes of the table when the topic is deleted: it stays, or it goes with its files",
+        ),
+        Setting(
+            "lakestream.table.retention.ms",
+            Kind.LONG,
+            "-1",
+            _long,
+            "how long rows stay in the table that the stream has forgotten; -1: for ever",
+        ),
+        Setting(
             "lakestream.value.schema",
             Kind.STRING,
             Mode.NONE.value,
