@@ -87,6 +87,13 @@ def _policies(text: str) -> frozenset[str]:
     return frozenset(_one_of("delete", "compact")(word) for word in words(text))
 
 
+def _formats(text: str) -> frozenset[str]:
+    chosen = frozenset(_one_of("iceberg", "delta")(word) for word in words(text))
+    if "iceberg" not in chosen:
+        raise ValueError(f"{text!r} leaves out iceberg, which every topic's table is: write iceberg or iceberg,delta")
+    return chosen
+
+
 def _namespace(text: str) -> Namespace:
     try:
         return check_namespace(text.split("."))
@@ -226,6 +233,13 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "where the topic's table is made, levels divided by dots; one that is there already stays where it is",
         ),
         Setting(
+            "lakestream.table.formats",
+            Kind.LIST,
+            "iceberg",
+            _formats,
+            "iceberg, or iceberg,delta: then the files of the table are a Delta table too, in its folder data",
+        ),
+        Setting(
             "lakestream.table.on.delete",
             Kind.STRING,
             "keep",
@@ -285,6 +299,8 @@ class TopicSettings:
     """Retention applies: `cleanup.policy` has delete in it."""
     profile: Profile | None
     table_namespace: Namespace
+    delta: bool
+    """The table's files are a Delta table too."""
     table_dropped: bool
     """With the topic."""
     table_retention_ms: int
@@ -351,6 +367,7 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
         dirty_ratio_min=values["min.cleanable.dirty.ratio"],
         profile=values["lakestream.profile"],
         table_namespace=values["lakestream.table.namespace"],
+        delta="delta" in values["lakestream.table.formats"],
         table_dropped=values["lakestream.table.on.delete"] == "drop",
         table_retention_ms=values["lakestream.table.retention.ms"],
         value_schema=values["lakestream.value.schema"],
