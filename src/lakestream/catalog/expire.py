@@ -8,7 +8,7 @@ First the commit, then the files: a crash in between leaves files that no metada
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -132,9 +132,15 @@ def _number(metadata: Json, name: str, default: int) -> int:
 
 
 async def expire(
-    catalog: Catalog, loaded: LoadedTable, listings: Listings, now_ms: int, settings: ExpirySettings
+    catalog: Catalog,
+    loaded: LoadedTable,
+    listings: Listings,
+    now_ms: int,
+    settings: ExpirySettings,
+    kept: Set[str] = frozenset(),
 ) -> Expired:
-    """Removes what may go now, at most as many snapshots as go at once. Whoever stops it in between leaves orphans."""
+    """Removes what may go now, at most as many snapshots as go at once. Whoever stops it in between leaves orphans.
+    `kept`: keys of files that stay, whatever snapshots say."""
     if not expiry(loaded.metadata, now_ms, settings):
         return Expired(0, 0)
     before: list[Json] = []
@@ -147,7 +153,7 @@ async def expire(
     left = {snapshot["snapshot-id"] for snapshot in after["snapshots"]}
     gone = [snapshot for snapshot in before[0]["snapshots"] if snapshot["snapshot-id"] not in left]
     files = await _unnamed(listings, before[0], after, gone)
-    return Expired(len(gone), await removed(catalog, files))
+    return Expired(len(gone), await removed(catalog, files, kept))
 
 
 def _updates(chosen: Expiry) -> list[Update]:
@@ -182,7 +188,7 @@ def statistics_of(metadata: Json) -> set[str]:
     return {one["statistics-path"] for one in listed if one.get("statistics-path")}
 
 
-async def removed(catalog: Catalog, locations: Iterable[str]) -> int:
+async def removed(catalog: Catalog, locations: Iterable[str], kept: Set[str] = frozenset()) -> int:
     """How many. What lies elsewhere is not ours to remove."""
     keys = []
     for location in locations:
@@ -190,6 +196,7 @@ async def removed(catalog: Catalog, locations: Iterable[str]) -> int:
             keys.append(catalog.locations.key_of(location))
         except Rejected:
             continue
+    keys = [key for key in keys if key not in kept]
     for start in range(0, len(keys), DELETED_TOGETHER):
         some = keys[start : start + DELETED_TOGETHER]
         try:

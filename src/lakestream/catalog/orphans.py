@@ -8,10 +8,12 @@ A step looks at a bounded part of the folder, and the next one goes on behind it
 """
 
 import logging
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
 from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.delta.paths import LOG_FOLDER
 from lakestream.catalog.expire import removed, statistics_of
 from lakestream.catalog.listing import READS_AT_ONCE, Listings, partition_fields
 from lakestream.catalog.locations import overlap
@@ -39,9 +41,15 @@ class Step:
 
 
 async def remove_orphans(
-    catalog: Catalog, table_id: str, listings: Listings, now_ms: int, settings: OrphanSettings, after: str = ""
+    catalog: Catalog,
+    table_id: str,
+    listings: Listings,
+    now_ms: int,
+    settings: OrphanSettings,
+    after: str = "",
+    kept: Set[str] = frozenset(),
 ) -> Step:
-    """`now_ms`: by the stores' clock."""
+    """`now_ms`: by the stores' clock. `kept`: keys of files that others than Iceberg name."""
     loaded = await catalog.load_id(table_id)
     folder = catalog.locations.key_of(loaded.metadata["location"])
     if await _is_shared(catalog, loaded):
@@ -49,14 +57,20 @@ async def remove_orphans(
     seen, following, old = 0, "", set[str]()
     async for page in catalog.objects.walk(folder, after):
         seen += len(page)
-        old.update(info.key for info in page if info.modified_ms < now_ms - settings.age_ms)
+        old.update(info.key for info in page if info.modified_ms < now_ms - settings.age_ms and not _is_log(info.key))
         if seen >= settings.step_files and page:
             following = page[-1].key
             break
+    old -= kept
     if old:
         old -= await _named_keys(catalog, await catalog.load_id(table_id, confirmed=True), listings)
     count = await removed(catalog, [catalog.locations.url_of(key) for key in sorted(old)])
     return Step(count, following)
+
+
+def _is_log(key: str) -> bool:
+    """Of a Delta table over the same files."""
+    return f"/{LOG_FOLDER}/" in key
 
 
 async def _is_shared(catalog: Catalog, loaded: LoadedTable) -> bool:

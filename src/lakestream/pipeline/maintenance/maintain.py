@@ -55,6 +55,22 @@ class MaintenanceSettings:
     orphans: OrphanSettings = field(default_factory=OrphanSettings)
 
 
+class Mirror(Protocol):
+    """Who leads the Delta tables on after their Iceberg tables."""
+
+    def in_the_way(self, topic_id: str) -> frozenset[str]:
+        """Files that have to be written anew first."""
+        ...
+
+    async def listed(self, loaded: LoadedTable) -> frozenset[str]:
+        """Keys of files that a Delta table lists: they stay."""
+        ...
+
+    def note(self, topic_ids: Sequence[str]) -> None:
+        """These tables were committed to."""
+        ...
+
+
 class RewriteJob(Protocol):
     async def run(self, tasks: Sequence[Task]) -> list[Result]:
         """Do each; the results in the same order. Unavailable: there is nobody to do them."""
@@ -108,8 +124,10 @@ class Maintenance:
         job: RewriteJob,
         now_ms: Callable[[], Awaitable[int]],
         settings: MaintenanceSettings | None = None,
+        mirror: Mirror | None = None,
     ) -> None:
         """`now_ms`: the time by the metadata store, never this machine's, which may have been asleep."""
+        self._mirror = mirror
         self._catalog = catalog
         self._topics = topics
         self._claims = claims
@@ -162,6 +180,8 @@ class Maintenance:
             looked, count = self._looked[made.loaded.table_id], len(made.plan.tasks)
             own, results = results[:count], results[count:]
             await self._guarded(looked, done, self._commit(made, own, now_ms, done))
+            if self._mirror is not None and count:
+                self._mirror.note([made.loaded.topic_id])
             await self._guarded(looked, done, self._remove_old(made.loaded, looked, now_ms, done))
 
     async def _guarded(self, looked: _Looked, done: Done, work: Coroutine[Any, Any, T]) -> T | None:
@@ -188,6 +208,8 @@ class Maintenance:
         offsets = next_offsets(loaded.metadata)
         listing = await self._listings.of_main(loaded.metadata)
         policy = policy_of(topic)
+        if self._mirror is not None and topic is not None:
+            policy = policy._replace(anew=self._mirror.in_the_way(topic.topic_id))
         starts: dict[int, int] = {}
         if topic is not None and policy.rows_ms != FOR_EVER:
             starts = {number: await self._claims.start(PartitionId(topic.topic_id, number)) for number in offsets}
@@ -242,7 +264,8 @@ class Maintenance:
         table_id = loaded.table_id
         loaded = await self._catalog.load_id(table_id)
         next_offsets(loaded.metadata)
-        gone = await expire(self._catalog, loaded, self._listings, now_ms, self._settings.expiry)
+        kept = frozenset[str]() if self._mirror is None else await self._mirror.listed(loaded)
+        gone = await expire(self._catalog, loaded, self._listings, now_ms, self._settings.expiry, kept)
         if gone.snapshots:
             log.info("maintenance.expired table=%s snapshots=%d files=%d", loaded.name, gone.snapshots, gone.files)
         done.snapshots_expired += gone.snapshots
@@ -250,7 +273,7 @@ class Maintenance:
         if now_ms - looked.orphans_ms < self._settings.orphans.every_ms and not looked.orphans_after:
             return
         step = await remove_orphans(
-            self._catalog, table_id, self._listings, now_ms, self._settings.orphans, looked.orphans_after
+            self._catalog, table_id, self._listings, now_ms, self._settings.orphans, looked.orphans_after, kept
         )
         looked.orphans_ms, looked.orphans_after = now_ms, step.following
         done.orphans_removed += step.removed

@@ -27,6 +27,8 @@ class Policy(NamedTuple):
     """None: it is not compacted."""
     rows_ms: int = FOR_EVER
     """How long rows stay that the stream has forgotten."""
+    anew: frozenset[str] = frozenset()
+    """Files that are to be written anew, whatever is in them: its Delta table waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,11 @@ class _Making:
 
     def _merge(self, number: int, files: Sequence[LiveFile]) -> None:
         ours = [file for file in files if self._can_be_merged(file)]
+        if anew := [file for file in ours if file.location in self._policy.anew]:
+            for file in anew:  # each for itself, and others another time: what is merged lies side by side
+                if self._take([file]):
+                    self.tasks.append(Merge(number, self._sources([file]), self._location, self._target))
+            return
         for run in merges(ours, self._ages_ms, self._target, self._settings, self._deleted_rows):
             if self._take(run):
                 self.tasks.append(Merge(number, self._sources(run), self._location, self._target))

@@ -1,0 +1,103 @@
+"""The lines of a commit in Delta's log, as its protocol spells them. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from lakestream.errors import Corrupt
+
+PROVIDER: Final = "parquet"
+
+
+class _Shape(msgspec.Struct, frozen=True, rename="camel"): ...
+
+
+class Protocol(_Shape, frozen=True, omit_defaults=True):
+    min_reader_version: int = msgspec.field()
+    min_writer_version: int = msgspec.field()
+    reader_features: tuple[str, ...] | None = None
+    writer_features: tuple[str, ...] | None = None
+
+    @property
+    def features(self) -> frozenset[str]:
+        return frozenset((*(self.reader_features or ()), *(self.writer_features or ())))
+
+
+class Format(_Shape, frozen=True):
+    provider: str = PROVIDER
+    options: dict[str, str] = {}
+
+
+class MetaData(_Shape, frozen=True):
+    id: str
+    schema_string: str
+    format: Format = Format()
+    partition_columns: tuple[str, ...] = ()
+    configuration: dict[str, str] = {}
+    created_time: int | None = None
+    name: str | None = None
+    description: str | None = None
+
+
+class Transaction(_Shape, frozen=True, omit_defaults=True):
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+
+class Add(_Shape, frozen=True, omit_defaults=True):
+    path: str = msgspec.field()
+    """Relative to the table, percent-encoded."""
+    partition_values: dict[str, str | None] | None = None
+    size: int | None = None
+    modification_time: int | None = None
+    data_change: bool | None = None
+    stats: str | None = None
+    deletion_vector: dict[str, Any] | None = None
+    """Of others: rows of it are deleted."""
+
+
+class Remove(_Shape, frozen=True, omit_defaults=True):
+    path: str = msgspec.field()
+    deletion_timestamp: int | None = None
+    data_change: bool | None = None
+    extended_file_metadata: bool | None = None
+    partition_values: dict[str, str | None] | None = None
+    size: int | None = None
+
+
+class Action(_Shape, frozen=True, omit_defaults=True):
+    """One of them; those that say nothing of what a table is are left out."""
+
+    commit_info: dict[str, Any] | None = None
+    protocol: Protocol | None = None
+    meta_data: MetaData | None = None
+    txn: Transaction | None = None
+    add: Add | None = None
+    remove: Remove | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Action).decode
+
+
+def encoded(actions: Iterable[Action]) -> bytes:
+    return b"".join(_encode(action) + b"\n" for action in actions)
+
+
+def decoded(body: bytes, name: str) -> Iterator[Action]:
+    for line in body.splitlines():
+        if line.strip():
+            try:
+                yield _decode(line)
+            except msgspec.MsgspecError as error:
+                raise Corrupt(f"{name} is no commit of a Delta table: {error}") from error
+
+
+def converted(fields: Mapping[str, Any], kind: Any, name: str) -> Any:
+    """What a checkpoint has of an action."""
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.MsgspecError as error:
+        raise Corrupt(f"{name} is no checkpoint of a Delta table: {error}") from error
