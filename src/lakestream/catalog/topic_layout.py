@@ -12,8 +12,11 @@
         key                      string       null where the bytes are not UTF-8
         value                    binary
         key_raw                  binary       they, there, and nowhere else
-      schema_id                  int          empty until values have schemas
-      value                      binary       empty until values have columns that cannot give back every byte
+      schema_id                  int          which writer the row was typed by; null: its value is bytes
+      value                      binary       what was produced, where typed columns do not give it back exactly
+
+A typed table has the columns of its schemas in front of `_stream`, and no `value` of its own unless it was one of bytes
+before (`schemas/columns.py`).
 
 The numbers are those that every Iceberg library gives when it makes a table of this schema anew (level by level), so it
 does not matter who makes it. They never change; columns to come get numbers from `FIRST_FREE_ID` on.
@@ -86,6 +89,8 @@ PARTITION_ID: Final = 3
 OFFSET_ID: Final = 4
 """What files are found by: the bounds of these two in the manifests."""
 TIMESTAMP_ID: Final = 5
+SCHEMA_ID: Final = 10
+RAW_VALUE_ID: Final = 11
 FIRST_FREE_ID: Final = 16
 
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000

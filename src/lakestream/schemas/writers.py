@@ -36,3 +36,11 @@ class Writer(msgspec.Struct, frozen=True):
     """JSON: how its text was written, so that it can be written so again."""
     columns: tuple[Bound | None, ...] = ()
     """One for each field of the shape."""
+
+
+class NoWriter(Exception):
+    """Rows have a number that nobody has told of yet: whoever reads asks for it, and tries again."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"writer {number} is not known here")
+        self.number = number

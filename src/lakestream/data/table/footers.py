@@ -10,7 +10,15 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, STREAM, TIMESTAMP_ID, Column
+from lakestream.catalog.topic_layout import (
+    COLUMNS,
+    OFFSET_ID,
+    RAW_VALUE_ID,
+    SCHEMA_ID,
+    STREAM,
+    TIMESTAMP_ID,
+    Column,
+)
 from lakestream.data.table.manifests import HIGHEST, LOWEST
 from lakestream.data.table.thrift import read_struct
 from lakestream.errors import Corrupt
@@ -42,7 +50,9 @@ class RowGroup(NamedTuple):
     time_hi: int
     times_null: int
     chunks: tuple[tuple[str, Span], ...]
-    """Our columns, by their names, and where their bytes lie in the file."""
+    """Columns with an id, by their names, and where their bytes lie in the file."""
+    writers: tuple[int, int] | None
+    """The lowest and the highest number of the writers of typed values; None: there is none, nor a value of its own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +61,7 @@ class Footer:
     file_size: int
     metadata: Any
     paths: Mapping[int, tuple[str, ...]]
-    """Of the columns of our layout that the file has, by field id: names from the root."""
+    """Of the columns that have an id, by it: names from the root. Where none has one, those of our layout."""
     groups: tuple[RowGroup, ...]
     body: Buffer | None
     """The whole file, where it is small."""
@@ -137,12 +147,15 @@ _COLUMNS, _GROUP_SIZE, _GROUP_ROWS = 1, 2, 3
 _META_DATA = 3
 _TYPE, _PATH, _VALUES, _PACKED_SIZE, _DATA_PAGE, _DICTIONARY_PAGE, _STATISTICS, _SIZES = 1, 3, 5, 7, 9, 11, 12, 16
 _NULL_COUNT, _MAX, _MIN = 3, 5, 6
+_LEVELS = 3
 _TYPES: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 
 
 def _groups(said: Any, leaves: list[Any], paths: Mapping[int, tuple[str, ...]], file_size: int) -> Iterator[RowGroup]:
     ours = tuple(".".join(path) for path in paths.values())
-    offsets, times = (".".join(paths.get(field_id, ())) for field_id in (OFFSET_ID, TIMESTAMP_ID))
+    offsets, times, schemas, raw = (
+        ".".join(paths.get(field_id, ())) for field_id in (OFFSET_ID, TIMESTAMP_ID, SCHEMA_ID, RAW_VALUE_ID)
+    )
     row_start = 0
     for number, group in enumerate(said[_ROW_GROUPS]):
         rows = group[_GROUP_ROWS]
@@ -152,8 +165,9 @@ def _groups(said: Any, leaves: list[Any], paths: Mapping[int, tuple[str, ...]], 
         offset_lo, offset_hi, _ = _bounds(chunks.get(offsets))
         time_lo, time_hi, times_null = _bounds(chunks.get(times))
         spans = tuple((path, _span(chunk)) for path, chunk in chunks.items() if _is_in(path, ours))
-        size = group[_GROUP_SIZE]
-        yield RowGroup(number, row_start, rows, size, offset_lo, offset_hi, time_lo, time_hi, times_null, spans)
+        size, writers = group[_GROUP_SIZE], _writers(chunks.get(schemas), chunks.get(raw))
+        bounds = (offset_lo, offset_hi, time_lo, time_hi, times_null)
+        yield RowGroup(number, row_start, rows, size, *bounds, spans, writers)
         row_start += rows
 
 
@@ -165,7 +179,7 @@ def _check_chunk(chunk: Any, leaf: Any, rows: int, file_size: int) -> None:
     if not 0 <= span.start <= span.end <= file_size or rows < 0 or chunk[_VALUES] < 0:
         raise ValueError(f"column {leaf.path} lies outside of the file")
     levels = (leaf.max_repetition_level, leaf.max_definition_level)
-    for histogram, level in zip((2, 3), levels, strict=True):
+    for histogram, level in zip((2, _LEVELS), levels, strict=True):
         found = chunk.get(_SIZES, {}).get(histogram)
         if found and len(found) != level + 1:
             raise ValueError(f"column {leaf.path} has levels that its schema denies")
@@ -181,6 +195,24 @@ def _bounds(chunk: Any) -> tuple[int, int, int]:
 
 
 _WIDTHS: Final = {"INT32": 4, "INT64": 8}
+
+
+def _writers(numbers: Any, raw: Any) -> tuple[int, int] | None:
+    if not _may_have(numbers):
+        return (0, 0) if _may_have(raw) else None
+    low, high, _ = _bounds(numbers)
+    return low, high
+
+
+def _may_have(chunk: Any) -> bool:
+    """Whether there is anything but nulls in it, as far as it is told."""
+    if chunk is None:
+        return False
+    nulls = chunk.get(_STATISTICS, {}).get(_NULL_COUNT)
+    levels = chunk.get(_SIZES, {}).get(_LEVELS)
+    if nulls is not None:
+        return bool(nulls < chunk[_VALUES])
+    return not levels or bool(levels[-1])
 
 
 def _span(chunk: Any) -> Span:

@@ -13,15 +13,25 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, STREAM, VALUE
+from lakestream.catalog.topic_layout import (
+    COLUMNS,
+    FIRST_FREE_ID,
+    OFFSET_ID,
+    PARTITION_ID,
+    RAW_VALUE_ID,
+    SCHEMA_ID,
+    STREAM,
+    VALUE,
+)
 from lakestream.data.table.arrow import SCHEMA, STREAM_TYPE
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.footers import BAD_PARQUET, Footer, RowGroup
-from lakestream.data.table.located import numbers
+from lakestream.data.table.located import Located, numbers
 from lakestream.data.table.manifests import HIGHEST, LOWEST
-from lakestream.data.table.rows import Rows, joined, rows_of
+from lakestream.data.table.rows import Rows, joined, rows_of_batch
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer, Span
+from lakestream.schemas.writers import Writer
 
 VALUE_ID, STREAM_ID = COLUMNS[0].field_id, COLUMNS[1].field_id
 _IDS: Final = {field.name: field.field_id for field in COLUMNS[1].fields}
@@ -29,6 +39,7 @@ _TIME_IDS: Final = (OFFSET_ID, _IDS["timestamp"], _IDS["timestamp_ms"])
 _RECORD_IDS: Final = (VALUE_ID, *_TIME_IDS, _IDS["timestamp_type"], _IDS["key"], _IDS["headers"])
 _NEEDED: Final = (STREAM_ID, PARTITION_ID, *_RECORD_IDS)
 BATCH_ROWS: Final = 65_536
+_NO_WRITERS: Final[Mapping[int, Writer]] = {}
 
 
 class Part(NamedTuple):
@@ -40,11 +51,21 @@ class Part(NamedTuple):
     """None: all its rows are of the one that is asked for."""
     deleted: Longs | None
     """Rows of the file, by their place in it, ascending."""
+    is_typed: bool = False
+    """The table is, or was: a file need not have the column of bytes."""
 
 
-def record_columns(part: Part) -> dict[int, tuple[str, ...]]:
-    """What makes rows records."""
-    return _columns(part, _RECORD_IDS)
+def record_columns(part: Part, writers: Mapping[int, Writer] = _NO_WRITERS) -> dict[int, tuple[str, ...]]:
+    """What makes rows records: also the columns that values of these writers are in, as far as the group has some."""
+    return _columns(part, (*_RECORD_IDS, *_typed_ids(part.group, writers)))
+
+
+def _typed_ids(group: RowGroup, writers: Mapping[int, Writer]) -> tuple[int, ...]:
+    if group.writers is None:
+        return ()
+    low, high = group.writers
+    bounds = (one for number, writer in writers.items() if low <= number <= high for one in writer.columns)
+    return (SCHEMA_ID, RAW_VALUE_ID, *sorted({bound.field_id for bound in bounds if bound is not None}))
 
 
 def time_columns(part: Part) -> dict[int, tuple[str, ...]]:
@@ -53,7 +74,8 @@ def time_columns(part: Part) -> dict[int, tuple[str, ...]]:
 
 def _columns(part: Part, ids: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
     paths = part.footer.paths
-    if missing := [field_id for field_id in _NEEDED if field_id not in paths]:
+    may_lack = (VALUE_ID,) if part.is_typed or part.group.writers is not None else ()
+    if missing := [field_id for field_id in _NEEDED if field_id not in paths and field_id not in may_lack]:
         raise Corrupt(f"{part.footer.location} has no column of field id {missing[0]}: its rows are no records")
     wanted = ids if part.partition is None else (*ids, PARTITION_ID)
     return {field_id: paths[field_id] for field_id in wanted if field_id in paths}
@@ -94,20 +116,54 @@ class Fetched(io.RawIOBase):
 
 
 def read_rows(
-    part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer], window: Span
+    part: Part,
+    columns: Mapping[int, tuple[str, ...]],
+    spans: Sequence[Span],
+    bodies: Sequence[Buffer],
+    window: Span,
+    writers: Mapping[int, Writer] = _NO_WRITERS,
 ) -> list[Rows]:
-    """The rows with offsets in the window, as records. Corrupt: it names the file."""
-    return [
-        rows_of(batch, part.footer.location).picked(kept) if kept is not None else rows_of(batch, part.footer.location)
-        for batch, kept in _read(part, columns, spans, bodies, window)
-    ]
+    """The rows with offsets in the window, as records. Corrupt: it names the file. NoWriter (`typed/restoring.py`)."""
+    found = []
+    for batch, there, kept in _read(part, columns, spans, bodies, window):
+        typed = None if part.group.writers is None else _typed(batch, there, kept, columns, writers, part.footer)
+        rows = rows_of_batch(batch, part.footer.location, typed)
+        found.append(rows if kept is None else rows.picked(kept))
+    return found
+
+
+def _typed(
+    batch: Any,
+    there: Any,
+    kept: Longs | None,
+    columns: Mapping[int, tuple[str, ...]],
+    writers: Mapping[int, Writer],
+    footer: Footer,
+) -> Located:
+    """The values of rows of typed tables."""
+    # Here and not above: most tables are of bytes, and have no use for the kernels of it.
+    from lakestream.data.typed.restoring import TypedRows, restored
+
+    stream = batch.column(STREAM)
+    own = {
+        field_id: there.column(path[0])
+        for field_id, path in columns.items()
+        if field_id >= FIRST_FREE_ID and len(path) == 1 and path[0] in there.schema.names
+    }
+    counts = None
+    if kept is not None:
+        counts = np.zeros(len(batch), np.bool_)
+        counts[kept] = True
+    offsets, numbers_of = numbers(stream.field("offset"), -1), numbers(stream.field("schema_id"), 0)
+    raw = Located.of(stream.field("value"))
+    return restored(TypedRows(own, offsets, numbers_of, raw, counts), writers, footer.location)
 
 
 def read_batches(
     part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer]
 ) -> list[tuple[Any, Longs | None]]:
     """Record batches in our layout, for who writes them into another file, and which of their rows count; None: all."""
-    return list(_read(part, columns, spans, bodies, Span(0, HIGHEST)))
+    return [(batch, kept) for batch, _, kept in _read(part, columns, spans, bodies, Span(0, HIGHEST))]
 
 
 def read_times(
@@ -115,7 +171,7 @@ def read_times(
 ) -> list[tuple[Longs, Longs]]:
     """Offsets and milliseconds. Of a row without a time: below all others."""
     found = []
-    for batch, kept in _read(part, columns, spans, bodies, Span(0, HIGHEST)):
+    for batch, _, kept in _read(part, columns, spans, bodies, Span(0, HIGHEST)):
         stream = batch.column(STREAM)
         times = stream.field("timestamp")
         offsets, millis = numbers(stream.field("offset"), -1), numbers(times, 0) // 1000
@@ -136,8 +192,8 @@ def sorted_rows(parts: list[Rows]) -> Rows:
 
 def _read(
     part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer], window: Span
-) -> Iterator[tuple[Any, Longs | None]]:
-    """Record batches in our layout, and which of their rows count; None: all do."""
+) -> Iterator[tuple[Any, Any, Longs | None]]:
+    """Record batches in our layout, the same as they are in the file, and which of their rows count; None: all do."""
     group = part.group
     try:
         file = pq.ParquetFile(
@@ -153,7 +209,7 @@ def _read(
             kept = _kept(rows, part, _deleted_in(part.deleted, at, at + len(batch)), window)
             at += len(batch)
             if kept is None or kept.size:
-                yield rows, kept
+                yield rows, batch, kept
     except BAD_PARQUET as error:
         raise Corrupt(f"{part.footer.location} is damaged ({error}); restore it from a backup") from error
     if at != group.row_start + group.rows:

@@ -77,7 +77,7 @@ class Planner:
         """One row group of a file, and what of it was deleted."""
         deleted = await self._deleted(table, partition, files, place)
         alone = int(files.partition_lo[place]) == int(files.partition_hi[place]) == partition
-        return Part(footer, footer.groups[group], None if alone else partition, deleted)
+        return Part(footer, footer.groups[group], None if alone else partition, deleted, table.is_typed)
 
     async def footer(self, files: Files, place: int) -> Footer:
         location = files.locations[place]

@@ -8,7 +8,7 @@ while the last one is sent; many who read the same wait for one read. Loads nump
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -26,9 +26,11 @@ from lakestream.data.table.rows import Rows
 from lakestream.data.table.snapshots import Snapshots, Table
 from lakestream.data.table.threads import Run
 from lakestream.data.table.times import Times, newest_ms
+from lakestream.data.table.writers import KnownWriters
 from lakestream.errors import Corrupt, Missing
 from lakestream.filed import Piece
 from lakestream.model import KiB, MiB, PartitionId, Span
+from lakestream.schemas.writers import Writer
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.together import together
 
@@ -84,6 +86,7 @@ class Replay:
         self._snapshots = Snapshots(catalog, run)
         self._planner = Planner(store, catalog.locations, run)
         self._times = Times(self._planner, run)
+        self._writers = KnownWriters(catalog.writers)
         self._run = run
         self._chunks: Shared[tuple[object, ...], Chunk] = Shared(
             "table.chunk", bytes_max, lambda chunk: chunk.size, TIMEOUT_S
@@ -243,22 +246,27 @@ class Replay:
         async with self._loads:
             for place, footer, group in plan.parts:
                 part = await self._planner.part(table, partition, files, place, footer, group)
-                rows += await self._rows(part, plan.window)
+                rows += await self._rows(table, part, plan.window)
             name = plan.parts[0][1].location
             if not rows:
                 return Chunk(None, plan.window.end)
             encoded = await self._run(lambda: encode_rows(sorted_rows(rows), bytes_max=BATCH_BYTES, name=name))
         return Chunk(encoded, plan.window.end)
 
-    async def _rows(self, part: Part, window: Span) -> list[Rows]:
-        columns = record_columns(part)
+    async def _rows(self, table: Table, part: Part, window: Span) -> list[Rows]:
+        if part.group.writers is None:
+            return await self._read_rows(part, window, {})
+        return await self._writers.trying(table, lambda writers: self._read_rows(part, window, writers))
+
+    async def _read_rows(self, part: Part, window: Span, writers: Mapping[int, Writer]) -> list[Rows]:
+        columns = record_columns(part, writers)
         footer = part.footer
         if footer.body is not None:
             spans, bodies = [Span(0, footer.file_size)], [footer.body]
         else:
             spans = footer.spans(part.group.number, columns)
             bodies = await self._planner.fetch(footer.location, spans)
-        return await self._run(lambda: read_rows(part, columns, spans, bodies, window))
+        return await self._run(lambda: read_rows(part, columns, spans, bodies, window, writers))
 
     # Read-ahead
 

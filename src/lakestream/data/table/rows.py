@@ -53,11 +53,12 @@ class Rows:
 def rows_of(table: Any, name: str) -> Rows:
     """Of a `pyarrow.Table` or `RecordBatch`. Corrupt: columns are gone, or hold what cannot be."""
     chunks = table.to_batches() if isinstance(table, pa.Table) else [table]
-    parts = [_part(chunk, name) for chunk in chunks if chunk.num_rows]
+    parts = [rows_of_batch(chunk, name) for chunk in chunks if chunk.num_rows]
     return joined(parts)
 
 
-def _part(chunk: Any, name: str) -> Rows:
+def rows_of_batch(chunk: Any, name: str, typed: Located | None = None) -> Rows:
+    """`typed`: values that are not in the column of bytes."""
     stream = _column(chunk, STREAM, name)
     if not pa.types.is_struct(stream.type) or stream.null_count:
         raise Corrupt(f"{name}: column {STREAM} is not filled as it should be: rows were written by other hands")
@@ -65,13 +66,14 @@ def _part(chunk: Any, name: str) -> Rows:
     if offsets.null_count:
         raise Corrupt(f"{name}: {offsets.null_count} rows have no offset: rows were written by other hands")
     first, count, entries = _lists(_field(stream, "headers", name), name)
+    values = Located.of(_column(chunk, VALUE, name))
     header_keys = Located.of(_field(entries, "key", name)).or_else(Located.of(_field(entries, "key_raw", name)))
     return Rows(
         numbers(offsets, 0),
         _milliseconds(_field(stream, "timestamp", name), _field(stream, "timestamp_ms", name)),
         numbers(_field(stream, "timestamp_type", name), 0),
         Located.of(_field(stream, "key", name)),
-        Located.of(_column(chunk, VALUE, name)),
+        values if typed is None else typed.or_else(values),
         first,
         count,
         header_keys,

@@ -9,11 +9,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from lakestream.catalog.bound_columns import bound_ids
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.errors import NoSuchTable, TableAltered
 from lakestream.catalog.next_offsets import main_of, next_offsets
-from lakestream.catalog.shapes import Json
-from lakestream.catalog.topic_layout import PARTITION_ID
+from lakestream.catalog.shapes import Json, schema_of
+from lakestream.catalog.topic_layout import PARTITION_ID, VALUE_ID
 from lakestream.catalog.topic_shape import check_columns
 from lakestream.data.table.threads import Run
 from lakestream.errors import Corrupt
@@ -35,6 +36,9 @@ class Table(NamedTuple):
     next_offsets: Mapping[int, int]
     places: Mapping[int, int]
     """By partition spec: which of its fields is the topic's partition as it is."""
+    topic_id: str = ""
+    is_typed: bool = False
+    """There are, or have been, rows whose values are in columns of their own, not in that of bytes."""
 
 
 class _Known:
@@ -108,7 +112,10 @@ def _table(loaded: LoadedTable) -> Table:
         raise TableAltered(f"table {loaded.name}: {error}") from error
     snapshot = main_of(metadata)
     listed = next((one.get("manifest-list") for one in metadata["snapshots"] if one["snapshot-id"] == snapshot), None)
-    return Table(str(loaded.name), loaded.metadata_location, listed, offsets, _places(metadata))
+    has_value = any(field["id"] == VALUE_ID for field in schema_of(metadata)["fields"])
+    is_typed = not has_value or bool(bound_ids(metadata))
+    places = _places(metadata)
+    return Table(str(loaded.name), loaded.metadata_location, listed, offsets, places, loaded.topic_id, is_typed)
 
 
 def _places(metadata: Json) -> dict[int, int]:

@@ -54,13 +54,27 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Missed:
+    """Values of a schema that has no writer, or of one more message of it."""
+
+    schema_id: int
+    message: tuple[int, ...]
+    """If it is Protobuf; else it means nothing."""
+    places: Longs
+
+    @property
+    def unknown(self) -> Unknown:
+        """Where nobody can be asked."""
+        return Unknown(f"schema {self.schema_id} is not known", self.schema_id, self.places)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Split:
     """Null values are in none of them."""
 
     groups: list[Group] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
-    wanted: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
-    """Schemas without a writer, and which message of each, if it is Protobuf."""
+    wanted: list["Missed"] = field(default_factory=list)
 
 
 def framed(writer: Writer) -> bytes:
@@ -76,14 +90,14 @@ def split(values: Located, writers: Sequence[Writer]) -> Split:
     ids = np.empty(values.size.size, np.int64)
     read_ids(values.address, values.size, ids)
     found = Split()
-    for schema_id, places in _by_number(ids):
+    for schema_id, places in by_number(ids):
         known = [writer for writer in writers if writer.framed and writer.schema_id == schema_id]
         if schema_id == NULL_ID:
             continue
         if schema_id == NO_ID:
             found.unknown.append(Unknown(UNFRAMED, 0, places))
         elif not known:
-            found.wanted.append((schema_id, _message_at(values, int(places[0])) or ()))
+            found.wanted.append(Missed(schema_id, _message_at(values, int(places[0])) or (), places))
         elif known[0].format == PROTOBUF:
             _split_messages(values, schema_id, places, known, found)
         else:
@@ -97,7 +111,7 @@ def whole(values: Located, writer: Writer) -> Split:
     return Split([Group(writer, places, values.picked(places))] if places.size else [])
 
 
-def _by_number(ids: Longs) -> Iterator[tuple[int, Longs]]:
+def by_number(ids: Longs) -> Iterator[tuple[int, Longs]]:
     """Each number that there is, and where."""
     if not ids.size:
         return
@@ -139,7 +153,9 @@ def _split_rest(values: Located, schema_id: int, places: Longs, known: Sequence[
     spelled = {indexes.whole(writer.message) for writer in known}
     new = list(dict.fromkeys(message for message in messages if message is not None and message not in spelled))
     wanted = new[: max(0, MESSAGES_MAX - len(known))]
-    found.wanted.extend((schema_id, message) for message in wanted)
+    for message in wanted:
+        mask = np.array([one == message for one in messages], np.bool_)
+        found.wanted.append(Missed(schema_id, message, places[mask]))
     for reason, given_up in ((NO_MESSAGE, {None, *spelled}), (TOO_MANY_MESSAGES, set(new) - set(wanted))):
         mask = np.array([message in given_up for message in messages], np.bool_)
         if mask.any():

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from lakestream.data.table.compiled import Array, kernel, memory
+from lakestream.data.table.compiled import Array, copy, kernel, memory
 
 FRAME_SIZE: Final = 5
 """A zero byte, and the id of a schema."""
@@ -63,3 +63,18 @@ def differing(addresses: Array, sizes: Array, other_addresses: Array, other_size
                 if one[place] != other[place]:
                     found[row] = 1
                     break
+
+
+@kernel("void(int64[::1], int64[::1], uint8[::1], int64, int64[::1])")
+def put_behind(addresses: Array, sizes: Array, prefix: Array, target: int, placed: Array) -> None:
+    """Each value behind the same few bytes, one after the other, and where each then is. Null stays what it is."""
+    size = np.int64(prefix.size)
+    at = target
+    for row in range(addresses.size):
+        placed[row] = at
+        if sizes[row] >= 0:
+            head = memory(at, size)
+            for place in range(size):
+                head[place] = prefix[place]
+            copy(at + size, addresses[row], sizes[row])
+            at += size + sizes[row]

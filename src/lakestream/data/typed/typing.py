@@ -69,10 +69,10 @@ class Typist:
         """Those that the rows have which come out: parquet.py is to be told the same."""
         self.tally = Tally()
         self._schema = arrow_schema(self.columns)
-        self._values = _Typing(Part.VALUE, typing.value, self.columns, self.tally, codecs)
+        self._values = _Typing(Part.VALUE, typing.value, self.columns, self.tally, codecs, typing.asks)
         self._key = _key_column(self.columns, typing.key.writers)
         below = inner_columns(self._key.type) if self._key else ()
-        self._keys = _Typing(Part.KEY, typing.key, below, self.tally, codecs)
+        self._keys = _Typing(Part.KEY, typing.key, below, self.tally, codecs, typing.asks)
 
     def typed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The rows that `decode.py` made, in the table's columns. Wanted: somebody has to be asked first."""
@@ -139,21 +139,22 @@ class _Typing:
         columns: Sequence[Column],
         tally: Tally,
         codecs: Callable[[Writer], Codec],
+        asks: bool,
     ) -> None:
         self._part = part
         self._typed = typed
         self._columns = tuple(columns)
         self._tally = tally
         self._codecs = codecs
+        self._asks = asks
 
     def typed(self, values: Located, offsets: Longs) -> _Columns:
         count = values.size.size
         split = self._split(values)
-        if split.wanted:
-            wanted = (WantedSchema(self._part, number, message) for number, message in split.wanted)
-            raise Wanted(tuple(dict.fromkeys(wanted)))
+        if split.wanted and self._asks:
+            raise Wanted(tuple(WantedSchema(self._part, one.schema_id, one.message) for one in split.wanted))
         work = _Rows(count)
-        for unknown in split.unknown:
+        for unknown in (*split.unknown, *(one.unknown for one in split.wanted)):
             self._give_up(work, unknown, offsets)
         for group in split.groups:
             self._type(work, group, offsets, len(split.groups) == 1)

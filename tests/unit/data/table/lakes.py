@@ -1,7 +1,7 @@
 """A topic's table on disk for the tests of history, with what others may do to it, by pyiceberg's own writers."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,9 @@ class Lake:
         self.history = TableHistory(self.catalog, self.store, 64 * MiB)
         self.numbers = iter(range(1, 1_000_000))
 
-    async def open(self) -> "Lake":
+    async def open(self, settings: Mapping[str, str] | None = None) -> "Lake":
         await self.catalog.start()
-        await ensure_table(self.catalog, "orders", TOPIC_ID, {})
+        await ensure_table(self.catalog, "orders", TOPIC_ID, settings or {})
         return self
 
     async def close(self) -> None:

@@ -4,9 +4,22 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from tests.unit.data.typed.tiny import bytes_of
 
 from lakestream.data.table.located import Located
-from lakestream.data.typed.framing import MESSAGES_MAX, NO_MESSAGE, TOO_MANY_MESSAGES, UNFRAMED, framed, split, whole
+from lakestream.data.typed.framing import (
+    MESSAGES_MAX,
+    NO_MESSAGE,
+    TOO_MANY_MESSAGES,
+    UNFRAMED,
+    Split,
+    framed,
+    split,
+    whole,
+)
 from lakestream.schemas.protobuf.indexes import written
 from lakestream.schemas.writers import Writer
+
+
+def wanted_of(found: Split) -> list[tuple[int, tuple[int, ...]]]:
+    return [(one.schema_id, one.message) for one in found.wanted]
 
 
 def located(*values: bytes | None) -> Located:
@@ -50,7 +63,7 @@ def test_ids_and_what_has_none() -> None:
 
 def test_writers_of_values_without_a_frame_are_not_meant() -> None:
     plain = Writer(-1, "AVRO", "", schema_id=1)
-    assert split(located(head(1) + b"a"), [plain]).wanted == [(1, ())]
+    assert wanted_of(split(located(head(1) + b"a"), [plain])) == [(1, ())]
     assert framed(plain) == b""
     assert framed(avro(7)) == head(7)
 
@@ -86,14 +99,15 @@ def test_messages_of_one_schema() -> None:
         (-1, [1], [b"b"], False),
         (-2, [2], [b"c"], False),
     ]
-    assert found.wanted == [(5, (9,))]
+    assert wanted_of(found) == [(5, (9,))]
+    assert found.wanted[0].places.tolist() == [4]
     assert [(one.reason, one.schema_id, one.places.tolist()) for one in found.unknown] == [(NO_MESSAGE, 5, [5, 6, 7])]
 
 
 def test_an_unknown_schema_is_asked_for_with_its_message() -> None:
-    assert split(located(head(5) + written((3, 1)) + b"x"), []).wanted == [(5, (3, 1))]
-    assert split(located(head(5) + b"\0x"), []).wanted == [(5, (0,))]
-    assert split(located(head(5)), []).wanted == [(5, ())]
+    assert wanted_of(split(located(head(5) + written((3, 1)) + b"x"), [])) == [(5, (3, 1))]
+    assert wanted_of(split(located(head(5) + b"\0x"), [])) == [(5, (0,))]
+    assert wanted_of(split(located(head(5)), [])) == [(5, ())]
 
 
 def test_made_up_messages_do_not_go_on_for_ever() -> None:

@@ -136,6 +136,14 @@ def test_what_nobody_has_told_of_is_wanted() -> None:
     assert {(one.part, one.schema_id) for one in wanted.value.schemas} == {(Part.VALUE, 4), (Part.VALUE, 9)}
 
 
+def test_who_may_not_ask_keeps_bytes() -> None:
+    columns, writers = table("full")
+    one = typist(columns, writers, asks=False)
+    (made,) = one.typed([rows(value(1, "a", 1, None), value(9, "x"))])
+    assert listed(made, "name", *META) == [("a", 1, None), (None, 9, value(9, "x"))]
+    assert one.tally.misfits() == (Misfits("schema 9 is not known", 9, 1, 11),)
+
+
 def test_a_schema_that_nobody_can_read_keeps_all_bytes_and_says_why() -> None:
     columns, writers = table("full")
     unknown = Writer(5, "", "the registry has no schema 5", schema_id=5, framed=True)
