@@ -85,9 +85,10 @@ class Typist:
         raw, offsets = batch.column(VALUE), numbers(stream.field("offset"), -1)
         values = self._values.typed(Located.of(raw), offsets)
         made = dict(values.columns)
-        if self._key is not None:
-            keys = self._keys.typed(Located.of(stream.field("key")), offsets)
-            made[self._key.field_id] = _struct(keys, self._schema.field(self._key.name).type, count)
+        if self._typing.key.mode is not Mode.NONE:
+            keys = self._keys.typed(Located.of(stream.field("key")), offsets)  # asks, too: the first key has no column
+            if self._key is not None:
+                made[self._key.field_id] = _struct(keys, self._schema.field(self._key.name).type, count)
         if self._typing.on_invalid is OnInvalid.STOP:
             self._stop()
         if self._typing.value.mode is not Mode.NONE:
@@ -238,12 +239,10 @@ class Craft:
     def typed(self, payload: Located) -> _Made:
         decoded = self.codec.decode(payload)
         columns = self.projection.forward(to_arrow(decoded.frame, held=(*payload.held, *decoded.held)))
-        if self.projection.is_exact:
-            encoded = self.codec.encode(decoded.frame)
-        else:
-            absent = pa.array(decoded.frame.valid[: len(decoded.frame)] == 0)
-            back = from_arrow(self.projection.back(columns, len(decoded.frame), absent), decoded.frame.layout)
-            encoded = self.codec.encode(back.frame)
+        # From the columns themselves, not from the frame: what is compared is what a reader will have.
+        absent = pa.array(decoded.frame.valid[: len(decoded.frame)] == 0)
+        back = from_arrow(self.projection.back(columns, len(decoded.frame), absent), decoded.frame.layout)
+        encoded = self.codec.encode(back.frame)
         differs = np.empty(payload.size.size, np.uint8)
         differing(payload.address, payload.size, encoded.address, encoded.size, differs)
         return _Made(columns, decoded.problems, differs.astype(np.bool_) | (decoded.problems != 0))
