@@ -13,6 +13,7 @@ from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.locations import Locations
 from lakestream.clock import RandomIds
+from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.data.log.log import Log
 from lakestream.metadata.claims import Claims
 from lakestream.model import PartitionId
@@ -21,9 +22,16 @@ from lakestream.pipeline.job import LocalJob
 from lakestream.pipeline.plan import PlanSettings
 from lakestream.pipeline.rounds import Job, Rounds
 from lakestream.pipeline.tasks import Move, Outcome
+from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.pipeline.work import Work, WorkSettings
+from lakestream.schemas.model import Schema, Source
+from lakestream.schemas.sources import read_message
 
 HERE = WorkSettings(storage_url=ROOT, segments_dir=None)
+
+
+async def read_here(source: Source, message: tuple[int, ...]) -> Schema:
+    return read_message(source, message)
 
 
 class WatchedJob:
@@ -66,6 +74,7 @@ class Driving:
             world.clock,
             self.changed,
             settings,
+            TypedTopics(self.catalog, SchemaShelf(metadata), world.clock, read_here),
         )
 
     @classmethod
@@ -76,14 +85,14 @@ class Driving:
 
     async def rows(self, partition: PartitionId) -> list[tuple[int, bytes | None]]:
         """Offset and value of all rows of a log, as the table has them now."""
+        return sorted((row["_stream"]["offset"], row["value"]) for row in await self.plain_rows(partition))
+
+    async def plain_rows(self, partition: PartitionId) -> list[dict[str, Any]]:
+        """By offset, as they stand in the files."""
         table = await self.catalog.load_id(partition.topic_id)
-        found: list[tuple[int, bytes | None]] = []
+        found: list[dict[str, Any]] = []
         for entry in await entries_of(self.catalog, table.metadata):
             key = self.catalog.locations.key_of(entry[f.DATA_FILE][f.FILE_PATH])
             rows = pq.read_table(io.BytesIO(bytes(await self.world.objects.get(key)))).to_pylist()
-            found += [
-                (row["_stream"]["offset"], row["value"])
-                for row in rows
-                if row["_stream"]["partition"] == partition.number
-            ]
-        return sorted(found)
+            found += [row for row in rows if row["_stream"]["partition"] == partition.number]
+        return sorted(found, key=lambda row: int(row["_stream"]["offset"]))

@@ -1,0 +1,277 @@
+"""Values become columns as their topic says: the registry is asked once, the table grows, and no data stops a topic."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import fastavro
+import pytest
+from tests.unit.data.brokers import World
+from tests.unit.pipeline.driving import Driving
+
+from lakestream.batch import RecordBatch
+from lakestream.catalog.shapes import schema_of
+from lakestream.catalog.updates import AddSchema, SetCurrentSchema
+from lakestream.clock import RandomIds
+from lakestream.coordination.schemas.names import parse
+from lakestream.coordination.schemas.registry import SchemaRegistry, Wanted
+from lakestream.data.log.log import Log
+from lakestream.metadata.schemas import Configured
+from lakestream.model import PartitionId
+from lakestream.pipeline.typed_topics import UNKNOWN_AGAIN_MS
+from lakestream.schemas.model import Format
+from lakestream.testing.batches import make_batch
+
+REGISTRY = {"lakestream.value.schema": "registry"}
+
+
+def record(*fields: tuple[str, Any], name: str = "Order") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": one, "type": kind} for one, kind in fields]}
+
+
+def encoded(schema: dict[str, Any], value: Any, schema_id: int | None = None) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, value)
+    return (b"" if schema_id is None else b"\0" + schema_id.to_bytes(4, "big")) + out.getvalue()
+
+
+class Typed:
+    """One topic, its log, a registry and a driver."""
+
+    def __init__(self, world: World, log: Log, driving: Driving, partition: PartitionId) -> None:
+        self.world = world
+        self.log = log
+        self.driving = driving
+        self.partition = partition
+        self.registry = SchemaRegistry(world.server.client(), RandomIds())
+
+    @classmethod
+    async def start(cls, world: World, settings: dict[str, str]) -> "Typed":
+        (partition,) = await world.topic()
+        await world.topics.set("t", settings)
+        return cls(world, await world.broker(), await Driving.start(world), partition)
+
+    async def register(self, schema: dict[str, Any], subject: str = "t-value") -> int:
+        await self.registry.change(lambda _: Configured("", {"compatibilityLevel": "NONE"}))
+        wanted = Wanted(subject=parse(subject), format=Format.AVRO, text=json.dumps(schema))
+        return (await self.registry.register(wanted)).version.id
+
+    async def append(self, *values: bytes | None, keys: list[bytes | None] | None = None) -> None:
+        await self.log.append(self.partition, RecordBatch.parse(make_batch(list(values), keys=keys)))
+        self.driving.changed.look_again([self.partition])
+
+    async def rows(self) -> list[dict[str, Any]]:
+        return await self.driving.plain_rows(self.partition)
+
+    async def columns(self) -> dict[str, Any]:
+        table = await self.driving.catalog.load_id(self.partition.topic_id)
+        return {one["name"]: one["type"] for one in schema_of(table.metadata)["fields"] if one["name"] != "_stream"}
+
+    def close(self) -> None:
+        self.registry.close()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def typed(world: World) -> AsyncIterator[Typed]:
+    typed = await Typed.start(world, REGISTRY)
+    yield typed
+    typed.close()
+
+
+def raw(row: dict[str, Any]) -> Any:
+    return row["_stream"]["value"]
+
+
+def number(row: dict[str, Any]) -> Any:
+    return row["_stream"]["schema_id"]
+
+
+V1 = record(("id", "int"), ("name", "string"))
+V2 = record(("id", "long"), ("name", "string"), ("price", ["null", "double"]))
+
+
+async def test_a_schema_becomes_columns_in_the_first_round(typed: Typed) -> None:
+    one = await typed.register(V1)
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one), None)
+    done = await typed.driving.rounds.run()
+    assert (done.records, done.left, done.stuck) == (2, False, [])
+    assert [len(moves) for moves in typed.driving.job.runs] == [1, 1], "one question, one answer"
+    first, tombstone = await typed.rows()
+    assert (first["id"], first["name"], number(first), raw(first)) == (1, "a", one, None)
+    assert (tombstone["id"], number(tombstone), raw(tombstone)) == (None, None, None)
+    assert await typed.columns() == {"id": "int", "name": "string"}
+    await typed.append(encoded(V1, {"id": 2, "name": "b"}, one))
+    await typed.driving.rounds.run()
+    assert len(typed.driving.job.runs) == 3, "nothing more was asked"
+
+
+async def test_another_version_adds_and_widens_columns(typed: Typed) -> None:
+    one, two = await typed.register(V1), await typed.register(V2)
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one))
+    await typed.driving.rounds.run()
+    values = [encoded(V2, {"id": 2**40, "name": "b", "price": 1.5}, two), encoded(V1, {"id": 3, "name": "c"}, one)]
+    await typed.append(*values)
+    await typed.driving.rounds.run()
+    assert await typed.columns() == {"id": "long", "name": "string", "price": "double"}
+    rows = await typed.rows()
+    assert [(row["id"], row.get("price"), number(row), raw(row)) for row in rows] == [
+        (1, None, one, None),
+        (2**40, 1.5, two, None),
+        (3, None, one, None),
+    ]
+
+
+async def test_a_change_that_does_not_fit_keeps_bytes_and_goes_on(typed: Typed) -> None:
+    other = record(("id", "string"), ("name", "string"))
+    one, two = await typed.register(V1), await typed.register(other)
+    value = encoded(other, {"id": "x", "name": "b"}, two)
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one), value, encoded(V1, {"id": 3, "name": "c"}, one))
+    done = await typed.driving.rounds.run()
+    assert (done.records, done.stuck) == (3, [])
+    assert await typed.columns() == {"id": "int", "name": "string"}
+    rows = await typed.rows()
+    assert [(row["id"], row["name"], raw(row)) for row in rows] == [(1, "a", None), (None, "b", value), (3, "c", None)]
+
+
+async def test_an_id_that_nobody_knows_is_looked_for_again(typed: Typed) -> None:
+    unknown = encoded(V1, {"id": 1, "name": "a"}, 1)
+    await typed.append(unknown, b"", b"no frame")
+    done = await typed.driving.rounds.run()
+    assert (done.records, done.stuck) == (3, [])
+    assert [(raw(row), number(row)) for row in await typed.rows()] == [(unknown, 1), (b"", None), (b"no frame", None)]
+    one = await typed.register(V1)
+    assert one == 1
+    await typed.append(unknown)
+    await typed.driving.rounds.run()
+    assert raw((await typed.rows())[3]) == unknown, "it was asked for a moment ago"
+    typed.world.clock.ms += UNKNOWN_AGAIN_MS
+    await typed.append(unknown)
+    await typed.driving.rounds.run()
+    last = (await typed.rows())[4]
+    assert (raw(last), last["id"]) == (None, 1)
+
+
+async def test_ever_new_ids_do_not_stop_a_topic(typed: Typed) -> None:
+    await typed.append(*(b"\0" + (10_000 + one).to_bytes(4, "big") + b"x" for one in range(500)))
+    done = await typed.driving.rounds.run()
+    assert (done.records, done.stuck, done.left) == (500, [], False)
+
+
+async def test_stop_says_why(world: World) -> None:
+    typed = await Typed.start(world, REGISTRY | {"lakestream.on.invalid": "stop"})
+    await typed.append(b"no frame")
+    done = await typed.driving.rounds.run()
+    assert "partition 0, offsets 0 to 1" in done.stuck[0]
+    assert "lakestream.on.invalid is stop" in done.stuck[0]
+    await world.topics.set("t", REGISTRY)
+    world.clock.ms += 60_000
+    done = await typed.driving.rounds.run()
+    assert (done.records, done.stuck) == (1, [])
+    typed.close()
+
+
+@pytest.mark.parametrize("choice", ["latest", "t-value@latest", "t-value@1"])
+async def test_values_without_an_id_are_of_one_schema(world: World, choice: str) -> None:
+    typed = await Typed.start(world, {"lakestream.value.schema": choice})
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}))
+    await typed.driving.rounds.run()
+    assert raw((await typed.rows())[0]) == encoded(V1, {"id": 1, "name": "a"}), "there is no schema yet"
+    await typed.register(V1)
+    await typed.append(encoded(V1, {"id": 2, "name": "b"}))
+    await typed.driving.rounds.run()
+    row = (await typed.rows())[1]
+    assert (row["id"], row["name"], raw(row), number(row)) == (2, "b", None, -1)
+    await typed.register(V2)
+    value = encoded(V2, {"id": 3, "name": "c", "price": None})
+    await typed.append(value)
+    await typed.driving.rounds.run()
+    row = (await typed.rows())[2]
+    assert (row["id"], raw(row)) == ((3, None) if choice != "t-value@1" else (None, value))
+    typed.close()
+
+
+async def test_keys_have_columns_of_their_own(world: World) -> None:
+    typed = await Typed.start(world, {"lakestream.key.schema": "registry"})
+    key = record(("shop", "int"), name="Key")
+    one = await typed.register(key, "t-key")
+    keys = [encoded(key, {"shop": 7}, one), b"plain", None]
+    await typed.append(b"a", b"b", b"c", keys=keys)
+    await typed.driving.rounds.run()
+    rows = await typed.rows()
+    assert [(row["value"], row["_key"], row["_stream"]["key"]) for row in rows] == [
+        (b"a", {"shop": 7}, keys[0]),
+        (b"b", None, b"plain"),
+        (b"c", None, None),
+    ]
+    typed.close()
+
+
+async def test_a_topic_changes_its_mind(world: World) -> None:
+    typed = await Typed.start(world, {})
+    one = await typed.register(record(("value", "int")))
+    await typed.append(b"bytes")
+    await typed.driving.rounds.run()
+    await world.topics.set("t", REGISTRY)
+    await typed.append(encoded(record(("value", "int")), {"value": 5}, one))
+    await typed.driving.rounds.run()
+    await world.topics.set("t", {})
+    await typed.append(b"bytes again")
+    await typed.driving.rounds.run()
+    assert await typed.columns() == {"value": "binary", "value_": "int"}
+    rows = await typed.rows()
+    found = [(row["value"], row.get("value_"), number(row)) for row in rows]
+    assert found == [(b"bytes", None, None), (None, 5, one), (b"bytes again", None, None)]
+    typed.close()
+
+
+async def test_bytes_after_columns(typed: Typed) -> None:
+    one = await typed.register(V1)
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one))
+    await typed.driving.rounds.run()
+    await typed.world.topics.set("t", {})
+    await typed.append(b"bytes")
+    await typed.driving.rounds.run()
+    assert await typed.columns() == {"id": "int", "name": "string", "value": "binary"}
+    assert (await typed.rows())[1]["value"] == b"bytes"
+
+
+async def test_two_drivers_agree_on_columns_and_numbers(typed: Typed) -> None:
+    one, two = await typed.register(V1), await typed.register(V2)
+    other = await Driving.start(typed.world)
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one))
+    await typed.driving.rounds.run()
+    await typed.append(encoded(V2, {"id": 2, "name": "b", "price": 2.5}, two))
+    other.changed.look_again([typed.partition])
+    await other.rounds.run()
+    await typed.append(encoded(V2, {"id": 3, "name": "c", "price": 3.5}, two))
+    await typed.driving.rounds.run()
+    assert [(row["id"], row.get("price"), raw(row)) for row in await typed.rows()] == [
+        (1, None, None),
+        (2, 2.5, None),
+        (3, 3.5, None),
+    ]
+
+
+async def test_a_dropped_column_stops_the_topic_with_a_reason(typed: Typed) -> None:
+    one = await typed.register(V1)
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one))
+    await typed.driving.rounds.run()
+
+    def dropped(metadata: Any) -> list[Any]:
+        fields = [field for field in schema_of(metadata)["fields"] if field["name"] != "name"]
+        return [AddSchema({"type": "struct", "fields": fields}), SetCurrentSchema(-1)]
+
+    await typed.driving.catalog.change(typed.partition.topic_id, dropped)
+    await typed.append(encoded(V1, {"id": 2, "name": "b"}, one))
+    fresh = await Driving.start(typed.world)
+    fresh.changed.look_again([typed.partition])
+    done = await fresh.rounds.run()
+    assert "column name, which values are made of again, was dropped" in done.stuck[0]
