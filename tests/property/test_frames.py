@@ -16,7 +16,7 @@ from lakestream.data.typed.frame import Layout
 from lakestream.errors import Corrupt
 from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct
 
-EXAMPLES = 2_000 if os.environ.get("SOAK") else 25
+EXAMPLES = 500 if os.environ.get("SOAK") else 25
 DATABASE_FREE = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 

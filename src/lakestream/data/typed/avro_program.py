@@ -1,0 +1,258 @@
+"""The program by which kernels read and write the values of an Avro schema: `kernels_avro.py` says what is in it.
+
+What has a column is walked where it stands. What has none (what holds itself, what is empty) still has to be passed
+over when it is read: records of that kind are routines of their own, called from wherever they are met, so a program
+never grows beyond its schema and its columns.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from lakestream.data.table.compiled import Longs
+from lakestream.data.typed import kernels_avro as k
+from lakestream.data.typed.frame import Layout
+from lakestream.schemas.avro.shape import DIGITS_MAX, Columns, columns_of, only_branch
+from lakestream.schemas.avro.types import (
+    Array,
+    AvroType,
+    EnumOf,
+    Fixed,
+    Logical,
+    Map,
+    Plain,
+    Record,
+    Union,
+    is_null,
+)
+from lakestream.schemas.shape import Struct
+
+_NOTHING: Final = -1
+_AS_THEY_SAY: Final = -1
+_PLAIN: Final = {
+    "boolean": k.BOOLEAN,
+    "int": k.INT,
+    "long": k.LONG,
+    "float": k.FLOAT,
+    "double": k.DOUBLE,
+    "bytes": k.BYTES,
+    "string": k.STRING,
+}
+_DAY_MS: Final = 86_400_000
+_MS_MAX: Final = (2**63 - 1) // 1000
+_SCALED: Final = {
+    "time-millis": (1, 1000, 0, _DAY_MS - 1),
+    "time-micros": (0, 1, 0, 1000 * _DAY_MS - 1),
+    "timestamp-millis": (0, 1000, -_MS_MAX, _MS_MAX),
+    "local-timestamp-millis": (0, 1000, -_MS_MAX, _MS_MAX),
+    "timestamp-nanos": (0, -1000, -(2**63), 2**63 - 1),
+    "local-timestamp-nanos": (0, -1000, -(2**63), 2**63 - 1),
+}
+"""Is it an int; by what it becomes microseconds; which numbers have a column."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    layout: Layout
+    code: Longs
+    symbols: tuple[bytes, ...]
+    """Of all enums."""
+    symbols_sorted: Longs
+    """For each enum, the numbers of its symbols by size and then by text, beginning where its symbols do."""
+    rooms: tuple[int, ...]
+    """The domain of each node that needs sixteen bytes for every row."""
+    paths: dict[int, str]
+    """The field that is under way, by where in the code it is."""
+
+
+def program_of(type_: AvroType) -> Program:
+    columns = columns_of(type_)
+    shape = columns.type
+    assert isinstance(shape, Struct), "a value is a struct of columns"
+    layout = Layout.of(shape)
+    making = _Making(layout)
+    making.whole(type_, columns)
+    return Program(
+        layout,
+        np.array(making.code, np.int64),
+        tuple(making.symbols),
+        np.array(making.symbols_sorted, np.int64),
+        tuple(making.rooms),
+        making.paths,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Making:
+    layout: Layout
+    code: list[int] = field(default_factory=list)
+    symbols: list[bytes] = field(default_factory=list)
+    symbols_sorted: list[int] = field(default_factory=list)
+    rooms: list[int] = field(default_factory=list)
+    paths: dict[int, str] = field(default_factory=dict)
+    routines: dict[int, int] = field(default_factory=dict)
+    """Where the routine of a record begins."""
+    calls: list[tuple[int, Record]] = field(default_factory=list)
+    """Where calls have yet to be told where to."""
+
+    def whole(self, type_: AvroType, columns: Columns) -> None:
+        if isinstance(type_, Record):
+            self._record(type_, columns, 0, "")
+        else:
+            self._put(k.STRUCT, 0, "")
+            self._type(type_, columns.children[0] if columns.children else None, 1, "")
+        self._put(k.END, _NOTHING, "")
+        while self.calls:
+            place, record = self.calls.pop()
+            if id(record) not in self.routines:
+                self.routines[id(record)] = len(self.code)
+                for part in record.fields:
+                    self._type(part.type, None, _NOTHING, f"{record.name}.{part.name}")
+                self._put(k.RETURN, _NOTHING, record.name)
+            self.code[place] = self.routines[id(record)]
+
+    def _type(self, type_: AvroType, columns: Columns | None, node: int, path: str) -> None:
+        """`columns`: None if it has none; then the node means nothing."""
+        if columns is None:
+            node = _NOTHING
+        match type_:
+            case Plain() | Fixed() | EnumOf():
+                self._leaf(type_, node, path)
+            case Array(items):
+                self._list(items, columns, node, node + 1, path, "[]")
+            case Map(values):
+                self._list(values, columns, node, node + 2, path, "{}")
+            case Union():
+                self._union(type_, columns, node, path)
+            case Record():
+                if columns is None:
+                    self._put(k.CALL, _NOTHING, path, 0)
+                    self.calls.append((len(self.code) - 1, type_))
+                else:
+                    self._record(type_, columns, node, path)
+
+    def _record(self, record: Record, columns: Columns, node: int, path: str) -> None:
+        self._put(k.STRUCT, node, path)
+        below = self._below(columns, node)
+        for place, part in enumerate(record.fields):
+            found, child = below.get(place, (None, _NOTHING))
+            self._type(part.type, found, child, f"{path}.{part.name}" if path else part.name)
+
+    def _below(self, columns: Columns | None, node: int) -> dict[int, tuple[Columns, int]]:
+        """The columns and nodes of what a struct is made of, by place."""
+        found = {}
+        child = node + 1
+        for place, inner in zip(columns.places, columns.children, strict=True) if columns is not None else ():
+            found[place] = inner, child
+            child = int(self.layout.ends[child])
+        return found
+
+    def _union(self, union: Union, columns: Columns | None, node: int, path: str) -> None:
+        only = only_branch(union)
+        if only is not None:
+            below = {only: (columns, node)} if columns is not None else {}
+        else:
+            below = dict(self._below(columns, node))
+        is_struct = only is None and columns is not None
+        null = next((place for place, branch in enumerate(union.branches) if is_null(branch)), None)
+        bare = [place for place, branch in enumerate(union.branches) if place not in below and _is_bare(branch)]
+        hollow = next((place for place in bare if place != null), _NOTHING)
+        absent = null if null is not None else (_NOTHING if is_struct else hollow)
+        at = self._put(k.UNION, node if is_struct else _NOTHING, path, len(union.branches), absent, hollow)
+        if columns is not None:
+            self.code[at + 2] = int(self.layout.domains[node])
+        for place in range(len(union.branches)):
+            self.code += (0, below[place][1] if place in below else _NOTHING)
+        ends = []
+        for place, branch in enumerate(union.branches):
+            self.code[at + 6 + 2 * place] = len(self.code)
+            found, child = below.get(place, (None, _NOTHING))
+            if is_struct and place != null:
+                self._put(k.STRUCT, node, path)
+            self._type(branch, found, child, path)
+            self._put(k.JUMP, _NOTHING, path, 0)
+            ends.append(len(self.code) - 1)
+        for end in ends:
+            self.code[end] = len(self.code)
+
+    def _list(self, items: AvroType, columns: Columns | None, node: int, child: int, path: str, name: str) -> None:
+        opened = int(self.layout.opened[node]) if columns is not None else _NOTHING
+        at = self._put(k.LIST, node, path, opened, 0, int(_is_empty(items, ())))
+        if name == "{}":
+            self._put(k.STRING, node + 1 if columns is not None else _NOTHING, f"{path}{{key}}")
+        self._type(items, columns.children[0] if columns is not None else None, child, path + name)
+        self._put(k.AGAIN, _NOTHING, path)
+        self.code[at + 4] = len(self.code)
+
+    def _leaf(self, type_: Plain | Fixed | EnumOf, node: int, path: str) -> None:
+        match type_:
+            case EnumOf(symbols=symbols):
+                self._put(k.ENUM, node, path, self._symbols(symbols), len(symbols))
+            case Plain("null"):
+                pass
+            case Plain(logical=Logical("decimal", digits)) | Fixed(logical=Logical("decimal", digits)) if (
+                digits <= DIGITS_MAX
+            ):
+                size = type_.size if isinstance(type_, Fixed) else _AS_THEY_SAY
+                limit = 10**digits
+                self._put(k.DECIMAL, node, path, size, _signed(limit), limit >> 64)
+            case Fixed(size=size):
+                self._put(k.FIXED, node, path, size)
+            case Plain("string", Logical("uuid")):
+                self._put(k.UUID_TEXT, node, path, len(self.rooms))
+                self.rooms.append(int(self.layout.domains[node]) if node >= 0 else 0)
+            case Plain(_, Logical(name)) if name in _SCALED:
+                self._put(k.SCALED, node, path, *_SCALED[name])
+            case Plain(kind):
+                self._put(_PLAIN[kind], node, path)
+
+    def _symbols(self, symbols: tuple[str, ...]) -> int:
+        first, texts = len(self.symbols), [symbol.encode() for symbol in symbols]
+        self.symbols += texts
+        self.symbols_sorted += sorted(range(len(texts)), key=lambda number: (len(texts[number]), texts[number]))
+        return first
+
+    def _put(self, operation: int, node: int, path: str, *more: int) -> int:
+        at = len(self.code)
+        self.paths[at] = path
+        self.code += (operation, node, int(self.layout.domains[node]) if node >= 0 else 0, *more)
+        return at
+
+
+def _signed(number: int) -> int:
+    """Its lowest 64 bits."""
+    low = number & (2**64 - 1)
+    return low - 2**64 if low >= 2**63 else low
+
+
+def _is_empty(type_: AvroType, open_: tuple[int, ...]) -> bool:
+    """Whether its values take no bytes."""
+    match type_:
+        case Plain("null"):
+            return True
+        case Fixed(size=0):
+            return True
+        case Record():
+            if id(type_) in open_:
+                return False
+            return all(_is_empty(part.type, (*open_, id(type_))) for part in type_.fields)
+        case _:
+            return False
+
+
+def _is_bare(type_: AvroType, open_: tuple[int, ...] = ()) -> bool:
+    """Whether a value without any column of it can be written: one way to be, or a way to be nothing."""
+    match type_:
+        case Plain("null") | Array() | Map():
+            return True
+        case Fixed(size=0):
+            return True
+        case Union(branches):
+            return any(_is_bare(branch, open_) for branch in branches)
+        case Record():
+            if id(type_) in open_:
+                return False
+            return all(_is_bare(part.type, (*open_, id(type_))) for part in type_.fields)
+        case _:
+            return False
