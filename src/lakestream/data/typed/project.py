@@ -31,8 +31,6 @@ class Projection:
         self._columns = [None if one is None else there[one.field_id] for one in self._bounds]
         self.without_column = tuple(_without_column(Struct(shape.fields), self._bounds, ""))
         """Names of the parts of the shape that no column takes."""
-        self.is_exact = _are_exact(shape.fields, self._bounds, columns)
-        """Columns hold just what the shape does: there is nothing that could change on the way."""
 
     def forward(self, rows: Any) -> dict[int, Any]:
         """The columns of a struct of this shape, by field id. It must not be a slice."""
@@ -191,31 +189,6 @@ def _present(kind: Type, bound: Bound | None, ids: Set[int]) -> Bound | None:
     below = tuple(_present(one, child, ids) for one, child in zip(children(kind), bound.children, strict=True))
     is_whole = isinstance(kind, Struct) or all(one is not None for one in below)
     return Bound(bound.field_id, below) if is_whole else None
-
-
-def _is_exact(kind: Type, bound: Bound | None, column: Column) -> bool:
-    """Nothing of it is left out or widened."""
-    if bound is None:
-        return False
-    match kind, column.type:
-        case Primitive(), Primitive():
-            return kind == column.type
-        case Struct(fields), Fields(columns):
-            return _are_exact(fields, bound.children, columns)
-        case ListOf(element), ListColumn(inner):
-            return _is_exact(element, bound.children[0], inner)
-        case MapOf(key, value), MapColumn(keys, values):
-            return _is_exact(key, bound.children[0], keys) and _is_exact(value, bound.children[1], values)
-        case _:
-            return False
-
-
-def _are_exact(fields: Sequence[Field], bounds: Sequence[Bound | None], columns: Sequence[Column]) -> bool:
-    there = {column.field_id: column for column in columns}
-    return all(
-        bound is not None and bound.field_id in there and _is_exact(field.type, bound, there[bound.field_id])
-        for field, bound in zip(fields, bounds, strict=True)
-    )
 
 
 def _without_column(kind: Type, bounds: Sequence[Bound | None], path: str) -> Iterator[str]:

@@ -35,8 +35,8 @@ from lakestream.schemas.columns import Column, inner_columns
 from lakestream.schemas.typing import Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
 from lakestream.schemas.writers import Writer
 
-ROWS_MAX: Final = 65_536
-"""Worked on at a time: what kernels make of them stays near the processor."""
+ROWS_MAX: Final = 32_768
+"""Worked on at a time. More are not faster, and need more memory."""
 CODECS_MAX: Final = 256
 MISFITS_MAX: Final = 20
 
