@@ -191,6 +191,8 @@ def _pipelines(reports: Sequence[PipelineReport], now_ms: int) -> Iterator[Readi
         yield reading(metrics.TABLE_STUCK, bool(topic.stuck) or lasts, name)
         if why := topic.stuck or topic.trouble:
             yield reading(metrics.TABLE_TROUBLE, 1, name, _label(why))
+        if topic.misfit:
+            yield reading(metrics.TABLE_MISFIT, 1, name, _label(topic.misfit))
         if topic.moved_ms:
             yield reading(metrics.TABLE_MOVED_AGE, max(0, now_ms - topic.moved_ms) / 1000, name)
     for report in reports:
@@ -198,6 +200,9 @@ def _pipelines(reports: Sequence[PipelineReport], now_ms: int) -> Iterator[Readi
             yield reading(metrics.TABLE_FILES, topic.files, name, report.driver)
             yield reading(metrics.TABLE_RECORDS, topic.records, name, report.driver)
             yield reading(metrics.TABLE_BYTES, topic.bytes, name, report.driver)
+            if topic.typed or topic.raw:
+                yield reading(metrics.TABLE_TYPED_VALUES, topic.typed, name, report.driver)
+                yield reading(metrics.TABLE_RAW_VALUES, topic.raw, name, report.driver)
 
 
 def _lags(behind: Mapping[str, Lag], topics: Iterable[str], now_ms: int) -> Iterator[Reading]:

@@ -34,6 +34,12 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     records: int = 0
     bytes: int = 0
+    typed: int = 0
+    """Values that became columns."""
+    raw: int = 0
+    """Values that keep their bytes, although they should be columns: these do not give them back, or there are none."""
+    misfit: str = ""
+    """Why values had no columns, most of them the last time that there were any."""
 
 
 class PipelineReport(msgspec.Struct, frozen=True):
@@ -105,6 +111,9 @@ def _joined(newer: TopicReport, older: TopicReport) -> TopicReport:
         files=newer.files + older.files,
         records=newer.records + older.records,
         bytes=newer.bytes + older.bytes,
+        typed=newer.typed + older.typed,
+        raw=newer.raw + older.raw,
+        misfit=newer.misfit or older.misfit,
     )
 
 

@@ -161,6 +161,9 @@ def _reported(standing: Standing, now_ms: int) -> TopicReport:
         files=standing.files,
         records=standing.records,
         bytes=standing.bytes,
+        typed=standing.typed,
+        raw=standing.raw,
+        misfit=standing.misfit,
     )
 
 

@@ -84,6 +84,10 @@ class Standing:
     files: int = 0
     records: int = 0
     bytes: int = 0
+    typed: int = 0
+    raw: int = 0
+    misfit: str = ""
+    """Why values had no columns, the last time that there were any."""
 
 
 @dataclass(slots=True)
@@ -572,6 +576,13 @@ class Rounds:
             standing.records += one.record_count
             standing.bytes += one.move.size
             standing.files += len(one.files)
+            standing.typed += one.typed_count
+            standing.raw += one.raw_count
+            if one.misfits:
+                first = one.misfits[0]
+                standing.misfit = (
+                    f"{first.reason}; first at offset {first.offset} of partition {one.move.partition.number}"
+                )
 
     # ── trim and sweep ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -122,6 +122,21 @@ TABLE_MOVED_AGE = Metric(
 TABLE_FILES = Metric("table_files", Kind.COUNTER, "Files that this pipeline added to the table", ("topic", "pipeline"))
 TABLE_RECORDS = Metric("table_records", Kind.COUNTER, "Records that this pipeline moved", ("topic", "pipeline"))
 TABLE_BYTES = Metric("table_moved_bytes", Kind.COUNTER, "Bytes of records that it moved", ("topic", "pipeline"))
+TABLE_TYPED_VALUES = Metric(
+    "table_typed_values", Kind.COUNTER, "Values of typed topics that became columns", ("topic", "pipeline")
+)
+TABLE_RAW_VALUES = Metric(
+    "table_raw_values",
+    Kind.COUNTER,
+    "Values of typed topics that keep their bytes: columns do not give them back exactly, or they have none",
+    ("topic", "pipeline"),
+)
+TABLE_MISFIT = Metric(
+    "table_misfit",
+    Kind.GAUGE,
+    "1: there were values without columns since the pipeline started; `reason` says why, of the last of them",
+    ("topic", "reason"),
+)
 
 LOOP_LAG = Metric("event_loop_lag_seconds", Kind.HISTOGRAM, "How late the event loop came to a timer")
 PROCESS_CPU = Metric("process_cpu_seconds", Kind.COUNTER, "CPU time used, user and system")
