@@ -66,7 +66,7 @@ _SPARE: Final = 64
 
 @inlined
 def _varint(data: Array, at: Long, end: Long) -> tuple[Long, Long]:
-    """A number and where it ends; -CUT_OFF: it does not; -VARINT: it is longer than any can be."""
+    """A number and where it ends; -CUT_OFF: it does not; -VARINT: it is longer than it may be."""
     if at < end and data[at] < 0x80:
         return np.uint64(data[at]), at + 1
     raw = np.uint64(0)
@@ -81,6 +81,13 @@ def _varint(data: Array, at: Long, end: Long) -> tuple[Long, Long]:
             return raw, at
         shift += 7
     return np.uint64(0), np.int64(-CUT_OFF)
+
+
+@inlined
+def _short_varint(data: Array, at: Long, end: Long) -> tuple[Long, Long]:
+    """A tag or a length: of five bytes at most."""
+    raw, after = _varint(data, at, end)
+    return raw, np.int64(-VARINT) if after > at + 5 else after
 
 
 @inlined
@@ -104,7 +111,7 @@ def _skipped(data: Array, at: Long, end: Long, tag: Long, open_groups: Array) ->
             if at > end:
                 return np.int64(-CUT_OFF)
         elif wire == 2:
-            size, at = _varint(data, at, end)
+            size, at = _short_varint(data, at, end)
             if at >= 0:
                 if size > np.uint64(end - at):
                     return np.int64(-LENGTH)
@@ -122,7 +129,7 @@ def _skipped(data: Array, at: Long, end: Long, tag: Long, open_groups: Array) ->
             return np.int64(-TAG_WRONG)
         if at < 0 or depth == 0:
             return np.int64(at)
-        raw, at = _varint(data, at, end)
+        raw, at = _short_varint(data, at, end)
         if at < 0:
             return np.int64(at)
         if raw > np.uint64(_TAG_MAX) or raw < np.uint64(8):
@@ -376,7 +383,7 @@ def read_messages(
                 scope, end, guess, mine = opened[depth], ends[depth], guesses[depth], serials[depth]
                 continue
 
-            raw, at = _varint(data, at, end)
+            raw, at = _short_varint(data, at, end)
             if at < 0:
                 problem = -at
                 break
@@ -411,7 +418,7 @@ def read_messages(
 
             size = np.int64(0)
             if wire == 2:
-                raw, at = _varint(data, at, end)
+                raw, at = _short_varint(data, at, end)
                 if at < 0:
                     problem = -at | said
                     break

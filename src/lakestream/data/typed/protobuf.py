@@ -22,7 +22,7 @@ SLOTS_MAX: Final = 1 << 27
 
 _PROBLEMS: Final = {
     k.CUT_OFF: "it ends inside of a field",
-    k.VARINT: "a number has more than ten bytes",
+    k.VARINT: "a number has more than ten bytes, or a length or tag more than five",
     k.TAG_WRONG: "it has a field without a number, or of no wire type",
     k.LENGTH: "a field is longer than what it is in",
     k.GROUP: "a group is not closed, was not opened, or is nested too deep",
