@@ -238,7 +238,7 @@ class TypedTopics:
             self._give_up(side, WantedSchema(wanted.part, schema_id), nobody, str(error))
             return table
         message = wanted.message if source.format is Format.PROTOBUF and any(wanted.message) else ()
-        writer = _framed(source, schema_id, message, side)
+        writer = _framed(source, schema_id, message, wanted.style if source.format is Format.JSON else "", side)
         try:
             shaped = _shaped(await self._read(source, message))
         except Rejected as error:
@@ -314,10 +314,16 @@ def _unnumbered(source: Source, schema_id: int) -> Writer:
     return Writer(0, source.format.value, source.text, kept(source), schema_id=schema_id)
 
 
-def _framed(source: Source, schema_id: int, message: tuple[int, ...], side: _Side) -> Writer:
-    number = side.free_number() if message else schema_id
+def _framed(source: Source, schema_id: int, message: tuple[int, ...], style: str, side: _Side) -> Writer:
     return Writer(
-        number, source.format.value, source.text, kept(source), schema_id=schema_id, framed=True, message=message
+        side.free_number() if message else schema_id,
+        source.format.value,
+        source.text,
+        kept(source),
+        schema_id=schema_id,
+        framed=True,
+        message=message,
+        style=style,
     )
 
 

@@ -67,6 +67,8 @@ class WantedSchema:
     schema_id: int
     message: tuple[int, ...] = ()
     """Protobuf: which message of it; empty: the first."""
+    style: str = ""
+    """JSON: how its text is written, for `Writer.style`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def split(values: Located, writers: Sequence[Writer]) -> Split:
         elif known[0].format == PROTOBUF:
             _split_messages(values, schema_id, places, known, found)
         else:
-            found.groups.append(Group(known[0], places, _behind(values.picked(places), FRAME_SIZE)))
+            found.groups.append(Group(known[0], places, behind(values.picked(places), FRAME_SIZE)))
     return found
 
 
@@ -124,7 +124,8 @@ def by_number(ids: Longs) -> Iterator[tuple[int, Longs]]:
         yield int(ids[places[0]]), places
 
 
-def _behind(values: Located, size: int) -> Located:
+def behind(values: Located, size: int) -> Located:
+    """Without what is in front."""
     return Located(values.address + size, values.size - size, values.held)
 
 
@@ -138,7 +139,7 @@ def _split_messages(values: Located, schema_id: int, places: Longs, known: Seque
             mask = _starting(here, head)
             if mask.any():
                 odd = np.full(int(mask.sum()), True) if is_odd else None
-                payload = _behind(here.picked(np.flatnonzero(mask)), FRAME_SIZE + len(head))
+                payload = behind(here.picked(np.flatnonzero(mask)), FRAME_SIZE + len(head))
                 found.groups.append(Group(writer, places[mask], payload, odd))
                 places = places[~mask]
             if not places.size:
@@ -175,6 +176,10 @@ def _starting(values: Located, head: bytes) -> Mask:
 
 
 def _message_at(values: Located, place: int) -> tuple[int, ...] | None:
-    size = min(int(values.size[place]) - FRAME_SIZE, HEAD_MAX)
-    read = indexes.read(ctypes.string_at(int(values.address[place]) + FRAME_SIZE, size))
+    read = indexes.read(bytes_at(behind(values, FRAME_SIZE), place, HEAD_MAX))
     return None if read is None else read[0]
+
+
+def bytes_at(values: Located, place: int, size_max: int) -> bytes:
+    """The first of a value."""
+    return ctypes.string_at(int(values.address[place]), min(int(values.size[place]), size_max))

@@ -27,18 +27,21 @@ from lakestream.data.typed import framing
 from lakestream.data.typed.arrow import from_arrow, to_arrow
 from lakestream.data.typed.codec import Codec
 from lakestream.data.typed.codecs import codec_of
-from lakestream.data.typed.framing import Group, Split, Unknown
-from lakestream.data.typed.kernels_values import differing
+from lakestream.data.typed.framing import Group, Missed, Split, Unknown
+from lakestream.data.typed.kernels_values import FRAME_SIZE, differing
 from lakestream.data.typed.project import Projection, bound_ids
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.schemas.columns import Column, inner_columns
-from lakestream.schemas.typing import Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
+from lakestream.schemas.model import Format
+from lakestream.schemas.typing import Inferred, Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
 from lakestream.schemas.writers import Writer
 
 ROWS_MAX: Final = 32_768
 """Worked on at a time. More are not faster, and need more memory."""
 CODECS_MAX: Final = 256
 MISFITS_MAX: Final = 20
+JSON: Final = Format.JSON.value
+NO_SHAPE: Final = "it is no JSON that could have columns"
 
 Mask = NDArray[np.bool_]
 
@@ -153,8 +156,10 @@ class _Typing:
         count = values.size.size
         split = self._split(values)
         if split.wanted and self._asks:
-            raise Wanted(tuple(WantedSchema(self._part, one.schema_id, one.message) for one in split.wanted))
+            raise Wanted(tuple(self._wanted(one, values) for one in split.wanted))
         work = _Rows(count)
+        if self._typed.mode is Mode.JSON:
+            self._type_json(work, values, offsets)
         for unknown in (*split.unknown, *(one.unknown for one in split.wanted)):
             self._give_up(work, unknown, offsets)
         for group in split.groups:
@@ -167,7 +172,7 @@ class _Typing:
 
     def _split(self, values: Located) -> Split:
         match self._typed.mode:
-            case Mode.NONE:
+            case Mode.NONE | Mode.JSON:
                 return Split()
             case Mode.REGISTRY:
                 return framing.split(values, self._typed.writers)
@@ -177,8 +182,17 @@ class _Typing:
                     places = np.flatnonzero(values.size >= 0)
                     return Split(unknown=[Unknown("the topic's schema is not known", 0, places)])
                 return framing.whole(values, writer)
-            case Mode.JSON:
-                raise NotImplementedError
+
+    def _wanted(self, missed: Missed, values: Located) -> WantedSchema:
+        """If it is JSON, with how it is written, so that it can be written so again."""
+        payload = framing.behind(values.picked(missed.places), FRAME_SIZE)
+        style = ""
+        if framing.bytes_at(payload, 0, 1) in (b"{", b"["):
+            # Here and not above: only JSON needs the kernels of it.
+            from lakestream.data.typed.json_infer import style_of
+
+            style = style_of(payload)
+        return WantedSchema(self._part, missed.schema_id, missed.message, style)
 
     def _type(self, work: "_Rows", group: Group, offsets: Longs, is_alone: bool) -> None:
         writer, places = group.writer, group.places
@@ -188,15 +202,65 @@ class _Typing:
             return
         if is_alone and places.size < work.count:  # its columns are those of all rows then, and none is moved
             whole = craft.typed(_spread(group.payload, places, work.count))
-            made = _Made(whole.columns, whole.problems[places], whole.differs[places])
+            made = whole.picked(places)
             work.parts.append((np.arange(work.count), whole.columns))
         else:
             made = craft.typed(group.payload)
             work.parts.append((places, made.columns))
         self._tell(craft, made, places, offsets)
+        self._assign(work, made, places, writer)
+        if group.is_odd is not None:
+            work.is_raw[places] |= group.is_odd
+
+    def _assign(self, work: "_Rows", made: "_Made", places: Longs, writer: Writer) -> None:
         work.numbers[places] = writer.number
         work.is_typed[places] = made.problems == 0
-        work.is_raw[places] = made.differs if group.is_odd is None else made.differs | group.is_odd
+        work.is_raw[places] = made.differs
+
+    def _type_json(self, work: "_Rows", values: Located, offsets: Longs) -> None:
+        """JSON without a schema: of all shapes and styles that are known each value has one that gives it back. Where
+        none does, more is asked for; then it has the columns of the newest, and its bytes."""
+        writers = sorted(self._typed.writers, key=lambda one: -one.number)
+        left = np.flatnonzero(values.size >= 0)
+        if not left.size:
+            return
+        first: _Made | None = None
+        for writer in reversed(writers):
+            craft = craft_of(writer, self._columns, self._codecs)
+            if isinstance(craft, str) or not left.size:
+                continue
+            made = craft.typed(values if first is None else values.picked(left))
+            if first is None:
+                first = made
+                work.parts.append((np.arange(work.count), made.columns))
+                self._assign(work, made.picked(left), left, writer)
+                same = ~made.differs[left]
+            else:
+                same = ~made.differs
+                self._assign(work, made.picked(np.flatnonzero(same)), left[same], writer)
+                if same.any():
+                    work.parts.append((left[same], made.taken(np.flatnonzero(same))))
+            left = left[~same]
+        if left.size and self._asks:
+            self._ask_for_shape(values.picked(left), int((values.size >= 0).sum()), writers)
+        self._tell_json(work, first, left, writers, offsets)
+
+    def _ask_for_shape(self, left: Located, total: int, writers: Sequence[Writer]) -> None:
+        from lakestream.data.typed.json_infer import wanted
+
+        learnt = wanted(left, total, writers)
+        if learnt is not None:
+            raise Wanted((), (Inferred(self._part, JSON, learnt.text, learnt.style, learnt.shape),))
+
+    def _tell_json(
+        self, work: "_Rows", first: "_Made | None", left: Longs, writers: Sequence[Writer], offsets: Longs
+    ) -> None:
+        if first is None:
+            self._give_up(work, Unknown(NO_SHAPE, 0, left), offsets)
+            return
+        craft = craft_of(writers[-1], self._columns, self._codecs)
+        if isinstance(craft, Craft):
+            self._tell(craft, first.picked(left), left, offsets)
 
     def _give_up(self, work: "_Rows", unknown: Unknown, offsets: Longs) -> None:
         work.numbers[unknown.places] = unknown.schema_id
@@ -226,6 +290,14 @@ class _Made:
     columns: dict[int, Any]
     problems: NDArray[np.int32]
     differs: Mask
+
+    def picked(self, places: Longs) -> "_Made":
+        """What is known of these; the columns stay those of all."""
+        return _Made(self.columns, self.problems[places], self.differs[places])
+
+    def taken(self, places: Longs) -> dict[int, Any]:
+        chosen = pa.array(places)
+        return {number: array.take(chosen) for number, array in self.columns.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
