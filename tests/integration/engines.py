@@ -30,9 +30,10 @@ os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"
 Rows = list[tuple[Any, ...]]
 
 
-def uri_of(cluster: Brokers) -> str:
-    found = re.search(r"HTTP\s+(http://\S+)", cluster[0].log())
-    assert found, cluster[0].log()
+def uri_of(cluster: Brokers, number: int = 0) -> str:
+    """Where a broker serves HTTP."""
+    found = re.search(r"HTTP\s+(http://\S+)", cluster[number].log())
+    assert found, cluster[number].log()
     return found.group(1)
 
 
