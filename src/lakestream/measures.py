@@ -191,6 +191,11 @@ def _pipelines(reports: Sequence[PipelineReport], now_ms: int) -> Iterator[Readi
         yield reading(metrics.TABLE_STUCK, bool(topic.stuck) or lasts, name)
         if why := topic.stuck or topic.trouble:
             yield reading(metrics.TABLE_TROUBLE, 1, name, _label(why))
+        if topic.delta:
+            since_ms = topic.delta_behind_ms if topic.delta_behind else now_ms
+            yield reading(metrics.DELTA_BEHIND, max(0, now_ms - since_ms) / 1000, name)
+        if topic.delta_behind:
+            yield reading(metrics.DELTA_TROUBLE, 1, name, _label(topic.delta_behind))
         if topic.misfit:
             yield reading(metrics.TABLE_MISFIT, 1, name, _label(topic.misfit))
         if topic.moved_ms:

@@ -12,6 +12,7 @@ from lakestream.metadata.reports import Reports
 from lakestream.node import open_node
 from lakestream.pipeline.asked import AskedTopics
 from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline.delta.mirror import DeltaMirror
 from lakestream.pipeline.driver import Driver, PipelineOptions
 from lakestream.pipeline.maintenance.maintain import Maintenance, RewriteJob
 from lakestream.pipeline.plan import PlanSettings
@@ -49,11 +50,12 @@ async def open_driver(
             _plan(options),
             TypedTopics(catalog, SchemaShelf(metadata), clock),
         )
+        mirror = DeltaMirror(catalog, node.topics, metadata.now_ms)
         maintenance = None
         if rewrites is not None:
-            maintenance = Maintenance(catalog, node.topics, Claims(metadata), rewrites, metadata.now_ms)
+            maintenance = Maintenance(catalog, node.topics, Claims(metadata), rewrites, metadata.now_ms, mirror=mirror)
         asked = AskedTopics(Asks(metadata), changed)
-        yield Driver(rounds, changed, asked, Reports(metadata), clock, options, maintenance, ids.new()[:8])
+        yield Driver(rounds, changed, asked, Reports(metadata), clock, options, maintenance, ids.new()[:8], mirror)
 
 
 def _plan(options: PipelineOptions) -> PlanSettings:

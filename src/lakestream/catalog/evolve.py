@@ -14,6 +14,7 @@ from typing import Final
 from lakestream.catalog.bound_columns import BOUND, bound_ids, text_of_ids
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.draft import LAST_ADDED
+from lakestream.catalog.parquet_names import parquet_names
 from lakestream.catalog.shapes import Json, schema_of
 from lakestream.catalog.topic_layout import VALUE, VALUE_ID
 from lakestream.catalog.topic_shape import check_columns
@@ -70,7 +71,15 @@ def with_value(columns: Sequence[Column], next_id: int) -> Grown:
 def _old_schemas(metadata: Json) -> list[Update]:
     used = {snapshot.get("schema-id") for snapshot in metadata["snapshots"]} | {metadata["current-schema-id"]}
     unused = [number for one in metadata["schemas"] if (number := one.get("schema-id", 0)) not in used]
-    return [RemoveSchemas(unused)] if unused and len(metadata["schemas"]) > SCHEMAS_MAX else []
+    if len(metadata["schemas"]) <= SCHEMAS_MAX:
+        return []
+    names, gone, left = parquet_names(metadata["schemas"]), list[int](), list(metadata["schemas"])
+    for number in unused:  # not one from which is known what columns are called in files
+        fewer = [one for one in left if one.get("schema-id", 0) != number]
+        if parquet_names(fewer) == names:
+            gone.append(number)
+            left = fewer
+    return [RemoveSchemas(gone)] if gone else []
 
 
 def _ids(bounds: Iterable[Bound | None]) -> Iterable[int]:

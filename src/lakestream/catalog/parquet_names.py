@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lakestream.catalog.shapes import Json
-from lakestream.schemas.columns import Column, Fields, ListColumn, MapColumn
+from lakestream.catalog.shapes import Json, schema_of
+from lakestream.schemas.columns import Column, Fields, ListColumn, MapColumn, columns_of
 
 
 def parquet_names(schemas: Sequence[Json], known: Mapping[int, str] | None = None) -> dict[int, str]:
@@ -46,6 +46,11 @@ def fields_of(kind: Any, above: int = 0) -> Iterator[tuple[int, Json]]:
             for field in kind["fields"]:
                 yield above, field
                 yield from fields_of(field["type"], field["id"])
+
+
+def file_columns(metadata: Json) -> tuple[Column, ...]:
+    """The columns of a table as its files have them: for whoever writes some."""
+    return named_in_files(columns_of(schema_of(metadata)), parquet_names(metadata["schemas"]))
 
 
 def named_in_files(columns: Sequence[Column], names: Mapping[int, str]) -> tuple[Column, ...]:

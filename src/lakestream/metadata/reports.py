@@ -40,6 +40,12 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     """Values that keep their bytes, although they should be columns: these do not give them back, or there are none."""
     misfit: str = ""
     """Why values had no columns, most of them the last time that there were any."""
+    delta: bool = False
+    """It has a Delta table too."""
+    delta_behind: str = ""
+    """Why that is not where the table is; empty: it is."""
+    delta_behind_ms: int = 0
+    """Since when."""
 
 
 class PipelineReport(msgspec.Struct, frozen=True):

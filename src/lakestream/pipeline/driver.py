@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from lakestream.clock import Clock
 from lakestream.errors import LakestreamError
 from lakestream.metadata.reports import PipelineReport, Reports, TopicReport
 from lakestream.pipeline.asked import AskedTopics
 from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline.delta.mirror import DeltaMirror, looked_once
 from lakestream.pipeline.maintenance.maintain import Maintenance
 from lakestream.pipeline.rounds import Round, Rounds, Standing
 
@@ -47,9 +50,11 @@ class Driver:
         options: PipelineOptions,
         maintenance: Maintenance | None = None,
         name: str = "pipeline",
+        mirror: DeltaMirror | None = None,
     ) -> None:
         """`name`: of its own among all that run, so that their reports are told apart."""
         self._maintenance = maintenance
+        self._mirror = mirror
         self._rounds = rounds
         self._changed = changed
         self._asked = asked
@@ -75,6 +80,7 @@ class Driver:
             self.on_round(done)
             _add(total, done)
             if not done.left:
+                await looked_once(self._mirror)
                 await self._report(force=True)
                 return total
 
@@ -87,6 +93,8 @@ class Driver:
         ]
         if self._maintenance is not None:
             beside.append(loop.create_task(self._maintain(self._maintenance), name="pipeline.maintenance"))
+        if self._mirror is not None:
+            beside.append(loop.create_task(self._mirror.run(), name="pipeline.delta"))
         try:
             while True:
                 begun_s = loop.time()
@@ -120,6 +128,8 @@ class Driver:
             return False
         self._failing = ""
         self.on_round(done)
+        if self._mirror is not None:
+            self._mirror.note(done.committed)
         await self._report(force=bool(done.moves))
         return done.left
 
@@ -142,6 +152,9 @@ class Driver:
             return
         is_first, self._reported_ms = not self._reported_ms, now_ms
         topics = {name: _reported(standing, now_ms) for name, standing in self._rounds.named_standings().items()}
+        for one in () if self._mirror is None else self._mirror.standings.values():
+            said = topics.get(one.name, TopicReport())
+            topics[one.name] = replace(said, delta=True, delta_behind=one.behind, delta_behind_ms=one.behind_ms)
         try:
             if is_first:
                 await self._reports.remove_old(now_ms)

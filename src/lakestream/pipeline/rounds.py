@@ -21,7 +21,7 @@ from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.data_files import MovedRange, ends_of
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
 from lakestream.catalog.next_offsets import next_offsets
-from lakestream.catalog.shapes import schema_of
+from lakestream.catalog.parquet_names import file_columns
 from lakestream.catalog.topic_tables import ensure_table
 from lakestream.catalog.whole_tag import split_of
 from lakestream.clock import Clock
@@ -38,7 +38,6 @@ from lakestream.pipeline.plan import Backlog, PlanSettings, Target
 from lakestream.pipeline.tasks import Move, Moved, Outcome, Settled, Stuck, Wants
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.pipeline.whole import HELD_NONE, Held, Whereabouts, split_after
-from lakestream.schemas.columns import columns_of
 from lakestream.schemas.typing import Typing
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.together import together
@@ -99,6 +98,8 @@ class Round:
     bytes: int = 0
     files: int = 0
     tables: int = 0
+    committed: set[str] = field(default_factory=set)
+    """Topics, by id, whose tables were committed to."""
     stuck: list[str] = field(default_factory=list)
     left: bool = False
     """There is more to move at once."""
@@ -405,7 +406,7 @@ class Rounds:
         asked = tuple((name, text) for name, text in metadata["properties"].items() if name.startswith("write."))
         if (typing := self._typings.get(topic_id)) is None:
             return Target(metadata["location"], asked)
-        return Target(metadata["location"], asked, columns_of(schema_of(metadata)), typing)
+        return Target(metadata["location"], asked, file_columns(metadata), typing)
 
     async def _work(self, moves: Sequence[Move], outcomes: list[Settled]) -> None:
         """Where workers want to know more, they are told, and the same is moved again at once."""
@@ -566,6 +567,7 @@ class Rounds:
         if standing.bad_round != self._round:  # or another partition of it is
             standing.stuck = standing.trouble = ""
         done.tables += 1
+        done.committed.add(topic_id)
         for one in moved:
             self._to_trim.add(one.move.partition)
             self._unreadable.discard(one.move.partition)

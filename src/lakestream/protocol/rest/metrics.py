@@ -138,6 +138,19 @@ TABLE_MISFIT = Metric(
     ("topic", "reason"),
 )
 
+DELTA_BEHIND = Metric(
+    "delta_behind_seconds",
+    Kind.GAUGE,
+    "How long the topic's Delta table has been behind its table; 0: it is not",
+    ("topic",),
+)
+DELTA_TROUBLE = Metric(
+    "delta_trouble",
+    Kind.GAUGE,
+    "1: the Delta table is behind; `reason` says why. Absent: it is not",
+    ("topic", "reason"),
+)
+
 LOOP_LAG = Metric("event_loop_lag_seconds", Kind.HISTOGRAM, "How late the event loop came to a timer")
 PROCESS_CPU = Metric("process_cpu_seconds", Kind.COUNTER, "CPU time used, user and system")
 PROCESS_MEMORY = Metric("process_resident_bytes", Kind.GAUGE, "Memory in use")

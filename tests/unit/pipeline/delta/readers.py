@@ -28,7 +28,7 @@ def by_duckdb(root: Path, value: str = "value") -> list[Seen]:
 
 def duckdb() -> Any:
     import duckdb
-    from duckdb_extensions import import_extension
+    from duckdb_extensions import import_extension  # type: ignore[import-untyped]
 
     import_extension("delta")
     connection = duckdb.connect()
