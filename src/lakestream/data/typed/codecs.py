@@ -19,6 +19,10 @@ def codec_of(writer: Writer) -> Codec:
             from lakestream.schemas.protobuf.schema import read_protobuf
 
             return ProtobufCodec(read_protobuf(source_of(writer), writer.message))
+        case Format.JSON.value:
+            from lakestream.data.typed.json_codec import json_codec
+
+            return json_codec(writer)
     raise Rejected(f"values of schema {writer.number} are {writer.format}, which is not read here")
 
 

@@ -1,0 +1,252 @@
+"""Columns for JSON without a schema: the shape is found in the values, and grows with them.
+
+    sample ──▶ sights (Python) ──▶ parts and style ──▶ read all values by them (kernels) ──▶ which have something else?
+      ▲                                                                                              │
+      └──────────────────────────────────────────────────────────────────────────────────────────────┘
+
+What a table has stays: a key that brings a value of another type gets one more column (`x_string` beside `x`); a whole
+number that becomes a fraction as well, since no column can turn from long to double. Keys that were always null, or an
+empty list, are known, but have no column before they have a value.
+
+An inferred shape is written down as a JSON Schema, so that all writers are read in the same way.
+"""
+
+import ctypes
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lakestream.data.table.compiled import Longs
+from lakestream.data.table.located import Located
+from lakestream.data.typed import kernels_json_read as read
+from lakestream.data.typed.json_codec import JsonCodec, json_codec, part_of_text
+from lakestream.data.typed.json_sight import KEYS_MAX, Sight, Spelling, parsed
+from lakestream.data.typed.json_style import PYTHON, Manner, Style, written
+from lakestream.data.typed.kernels_values import differing
+from lakestream.model import KiB, MiB
+from lakestream.schemas.json.parts import (
+    NOTHING,
+    Many,
+    Named,
+    Part,
+    Read,
+    Record,
+    Scalar,
+    Variant,
+    json_of,
+    shape_of,
+)
+from lakestream.schemas.model import Format
+from lakestream.schemas.shape import Struct
+from lakestream.schemas.writers import Writer
+
+SAMPLE_COUNT: Final = 1_000
+SAMPLE_SIZE: Final = 4 * MiB
+VALUE_SIZE_MAX: Final = 256 * KiB
+"""Larger ones are not looked at by Python."""
+LOOKS_MAX: Final = 4
+STYLES_MAX: Final = 16
+STYLE_SHARE_MIN: Final = 0.01
+"""Of all values, that a further style has to give back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What becomes a writer."""
+
+    text: str
+    """A JSON Schema."""
+    style: str
+    shape: Struct
+
+
+def infer(values: Located, known: Part = NOTHING) -> Learnt | None:
+    """The shape of these values, and how they are written; `known`: what the table has columns for already.
+
+    None: there is no column in them yet, or none of them is JSON.
+    """
+    looks = _Looks(values)
+    looks.at(np.flatnonzero(values.size >= 0))
+    part = grown(known, looks.root.part())
+    for _ in range(LOOKS_MAX - 1):
+        if not looks.root.has_columns():
+            return None
+        decoded = JsonCodec(part).decode(values)
+        odd = np.flatnonzero(decoded.strange | (decoded.problems >= read.MISFIT))
+        if not odd.size or not looks.at(odd):
+            break
+        wider = grown(part, looks.root.part())
+        if wider == part:
+            break
+        part = wider
+    style = looks.style()
+    return Learnt(described(part), written(replace(style, root=_pruned(style.root, part))), shape_of(part))
+
+
+def _pruned(manner: Manner, part: Part) -> Manner:
+    """Without what says nothing of these parts."""
+    keys, each = {}, None
+    for variant in part.variants:
+        match variant:
+            case Record(inner):
+                parts = dict(inner)
+                keys = {key: _pruned(one, parts[key]) for key, one in manner.keys.items() if key in parts}
+            case Named(value):
+                each = _pruned(next(iter(manner.keys.values()), Manner()), value)
+            case Many(element):
+                each = _pruned(manner.each or Manner(), element)
+    has_doubles = Scalar(Read.DOUBLE) in part.variants
+    return Manner(manner.void, manner.double if has_doubles else PYTHON, keys=keys, each=each)
+
+
+def style_of(values: Located) -> str:
+    """How these values are written, whatever their schema is. Empty: they are no JSON."""
+    looks = _Looks(values)
+    looks.at(np.flatnonzero(values.size >= 0))
+    return written(looks.style()) if looks.seen else ""
+
+
+def wanted(left: Located, total: int, writers: Sequence[Writer]) -> Learnt | None:
+    """What a table should know besides its writers of plain JSON, the newest last, so that more of the values have
+    columns or come back from them; None: nothing.
+
+    `left`: those of `total` values that none of the writers gives back.
+    """
+    known = part_of_text(writers[-1].text) if writers else NOTHING
+    learnt = infer(left, known)
+    if learnt is None or any((one.text, one.style) == (learnt.text, learnt.style) for one in writers):
+        return None
+    if not writers or learnt.text != writers[-1].text:
+        return learnt
+    if len(writers) >= STYLES_MAX or _given_back(left, learnt) < STYLE_SHARE_MIN * total:
+        return None
+    return learnt
+
+
+def _given_back(values: Located, learnt: Learnt) -> int:
+    """How many of the values the style gives back."""
+    writer = Writer(number=-1, format=Format.JSON.value, text=learnt.text, style=learnt.style)
+    return int(given_back(values, json_codec(writer)).sum())
+
+
+def given_back(values: Located, codec: JsonCodec) -> NDArray[np.bool_]:
+    """Which values a codec writes just as they are."""
+    decoded = codec.decode(values)
+    encoded = codec.encode(decoded.frame)
+    differs = np.empty(len(values.size), np.uint8)
+    differing(values.address, values.size, encoded.address, encoded.size, differs)
+    return np.asarray((differs == 0) & (values.size >= 0))
+
+
+class _Looks:
+    """Samples, and all that was seen in them."""
+
+    def __init__(self, values: Located) -> None:
+        self.root: Final = Sight()
+        self.seen = 0
+        self._spelling: Final = Spelling()
+        self._values: Final = values
+        self._done: Final[set[int]] = set()
+
+    def at(self, places: Longs) -> bool:
+        """Look at some of these. False: there was nothing that was not looked at before."""
+        step = max(1, len(places) // SAMPLE_COUNT)
+        chosen = [place for place in places[::step][:SAMPLE_COUNT].tolist() if place not in self._done]
+        room = SAMPLE_SIZE
+        for place in chosen:
+            self._done.add(place)
+            size = int(self._values.size[place])
+            if size > VALUE_SIZE_MAX or room < 0:
+                continue
+            room -= size
+            self._look(ctypes.string_at(int(self._values.address[place]), size))
+        return bool(chosen)
+
+    def _look(self, text: bytes) -> None:
+        try:
+            value = parsed(text)
+        except (ValueError, RecursionError):
+            return
+        self.root.see(value)
+        self._spelling.see(text)
+        self.seen += 1
+
+    def style(self) -> Style:
+        return self._spelling.style(replace(self.root.manner(), void="null"))
+
+
+# Growing
+
+
+def grown(known: Part, seen: Part) -> Part:
+    """With columns for what was seen, all that was known as it is."""
+    if Scalar(Read.RAW) in known.variants or known == seen:
+        return known
+    if not known.variants:
+        return seen
+    variants = list(known.variants)
+    for variant in seen.variants:
+        place = next((at for at, one in enumerate(variants) if _is_at_home(variant, one)), None)
+        if place is not None:
+            variants[place] = _grown(variants[place], variant)
+        elif variant != Scalar(Read.RAW):
+            variants.append(variant)
+    return Part(tuple(variants))
+
+
+def _is_at_home(variant: Variant, one: Variant) -> bool:
+    """Whether values of it have that column already."""
+    return json_of(variant) == json_of(one) or (json_of(variant), json_of(one)) == ("integer", "number")
+
+
+def _grown(known: Variant, seen: Variant) -> Variant:
+    """Lists and maps have one type and keep it; records in them grow."""
+    match known, seen:
+        case Record(mine), Record(theirs):
+            keys = dict(mine)
+            for key, part in theirs:
+                if key in keys:
+                    keys[key] = grown(keys[key], part)
+                elif len(keys) < KEYS_MAX:
+                    keys[key] = part
+            return Record(tuple(keys.items()))
+        case Many(mine), Many(theirs):
+            return Many(_inside(mine, theirs))
+        case Named(mine), Named(theirs):
+            return Named(_inside(mine, theirs))
+        case _:
+            return known
+
+
+def _inside(known: Part, seen: Part) -> Part:
+    wider = grown(known, seen)
+    return wider if len(wider.variants) == 1 else Part(wider.variants[:1])
+
+
+# Written down
+
+
+def described(part: Part) -> str:
+    """A JSON Schema that is read as just these parts."""
+    schema: dict[str, Any] | bool = _schema(part)
+    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+
+
+def _schema(part: Part) -> dict[str, Any] | bool:
+    if Scalar(Read.RAW) in part.variants:
+        return True
+    types = [json_of(variant) for variant in part.variants]
+    schema: dict[str, Any] = {"type": types[0] if len(types) == 1 else types or "null"}
+    for variant in part.variants:
+        match variant:
+            case Record(keys):
+                schema["properties"] = {key: _schema(inner) for key, inner in keys}
+            case Named(value):
+                schema["additionalProperties"] = _schema(value)
+            case Many(element):
+                schema["items"] = _schema(element)
+    return schema

@@ -1,0 +1,919 @@
+# ruff: noqa: SIM102, SIM109, SIM110 - written as machine code is: comparisons, not tuples and generators
+"""JSON text to the slots of a frame, by the program that `json_program.py` makes.
+
+RFC 8259, one look at every byte: what is no JSON, no UTF-8, nested too deep or has a key twice is a problem of its
+value; so is a value of a type that its place has no column for. A key that the program does not know is passed over,
+and said.
+
+Rows of lists, unescaped text and doubles that need care go where there is room for so many. Where it does not suffice
+the kernel stops and says at which value; it is called again with more (`json_codec.py`).
+"""
+
+from typing import Any, Final, cast
+
+import numpy as np
+from numba.cpython.unsafe import numbers
+
+from lakestream.data.table.compiled import Array, Long, Longs, byte_at, high_product, inlined, kernel, put_byte, word_at
+
+# Columns of places: the node for each JSON type that may stand there, -1: none.
+INTEGER, NUMBER, STRING, BOOLEAN, OBJECT, ARRAY, RAW = range(7)
+PLACE_WIDTH: Final = 8
+
+# Columns of nodes.
+READ, FIRST_KEY, TABLE, MASK, CHILD, DOMAIN, OPENED, _UNUSED = range(8)
+NODE_WIDTH: Final = 8
+
+# Columns of keys.
+AT, SIZE, PLACE, _NO_COLUMN = range(4)
+KEY_WIDTH: Final = 4
+
+# What a node reads.
+RECORD, NAMED, MANY = 0, 1, 2
+READ_BOOLEAN, READ_INT, READ_LONG, READ_DAYS, READ_MILLIS_OF_DAY, READ_MILLIS, READ_DOUBLE = range(3, 10)
+READ_STRING, READ_DATE, READ_TIME, READ_TIMESTAMP, READ_UUID, READ_RAW = range(10, 16)
+
+# Problems.
+FINE, NO_JSON, NO_TEXT, HALF_A_PAIR, DEEP, BEHIND, TWICE = range(7)
+MISFIT: Final = 16
+"""Plus eight times the place, plus the type that came."""
+
+# Why it stopped, in state[STOPPED].
+STOPPED, ARENA_USED, SLOW_USED = range(3)
+GOES_ON, NO_ROWS, NO_ARENA, NO_SLOW = range(4)
+STATE_WIDTH: Final = 3
+
+DEPTH_MAX: Final = 512
+_STACK_MAX: Final = 128
+"""Deeper than a shape is."""
+_SLACK: Final = 64
+"""Room that short texts of fixed size never check for."""
+
+_QUOTE, _BACKSLASH, _COMMA, _COLON, _SLASH = 34, 92, 44, 58, 47
+_OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY = 123, 125, 91, 93
+_ZERO, _NINE, _MINUS, _PLUS, _POINT = 48, 57, 45, 43, 46
+_ONES: Final = np.uint64(0x0101010101010101)
+_HIGHS: Final = np.uint64(0x8080808080808080)
+_FNV_START: Final = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME: Final = np.uint64(0x100000001B3)
+_DAY: Final = 86_400_000_000
+
+POWER_MIN, POWER_MAX = -348, 347
+leading_zeros, trailing_zeros = cast(Any, numbers.leading_zeros), cast(Any, numbers.trailing_zeros)
+
+
+def _powers() -> tuple[Array, Array]:
+    """The first 128 bits of every power of ten, rounded down: upper and lower half."""
+    upper, lower = [], []
+    for power in range(POWER_MIN, POWER_MAX + 1):
+        if power >= 0:
+            whole = 10**power
+            bits = whole << 128 if whole.bit_length() < 128 else whole
+            bits = bits >> (bits.bit_length() - 128)
+        else:
+            scale = 10**-power
+            bits = (1 << (scale.bit_length() + 200)) // scale
+            bits >>= bits.bit_length() - 128
+        upper.append(bits >> 64)
+        lower.append(bits & (2**64 - 1))
+    return np.array(upper, np.uint64), np.array(lower, np.uint64)
+
+
+_UPPER, _LOWER = _powers()
+_EXACT: Final = 10.0 ** np.arange(23)
+"""Powers that a double has exactly."""
+
+
+@inlined
+def _after_space(at: Long, end: Long) -> Long:
+    while at < end:
+        char = byte_at(at)
+        if char != 32 and char != 10 and char != 13 and char != 9:
+            break
+        at += 1
+    return at
+
+
+@inlined
+def _is_digit(char: Long) -> bool:
+    return bool(_ZERO <= char <= _NINE)
+
+
+@inlined
+def _hex(char: Long) -> Long:
+    """-1: it is no digit."""
+    if _ZERO <= char <= _NINE:
+        return char - _ZERO
+    char |= 32
+    return char - 87 if 97 <= char <= 102 else np.int64(-1)
+
+
+@inlined
+def _four_hex(at: Long, end: Long) -> Long:
+    if end - at < 4:
+        return np.int64(-1)
+    value = np.int64(0)
+    for place in range(4):
+        digit = _hex(byte_at(at + place))
+        if digit < 0:
+            return np.int64(-1)
+        value = value << 4 | digit
+    return value
+
+
+@inlined
+def _after_character(at: Long, end: Long) -> Long:
+    """Behind a character of more than one byte in UTF-8; -1: it is none."""
+    first = byte_at(at)
+    size = np.int64(2) if first < 0xE0 else np.int64(3) if first < 0xF0 else np.int64(4)
+    if first < 0xC2 or first > 0xF4 or end - at < size:
+        return np.int64(-1)
+    second = byte_at(at + 1)
+    low, high = np.int64(0x80), np.int64(0xBF)
+    if first == 0xE0:
+        low = np.int64(0xA0)
+    elif first == 0xED:
+        high = np.int64(0x9F)
+    elif first == 0xF0:
+        low = np.int64(0x90)
+    elif first == 0xF4:
+        high = np.int64(0x8F)
+    if second < low or second > high:
+        return np.int64(-1)
+    for place in range(2, size):
+        if byte_at(at + place) & 0xC0 != 0x80:
+            return np.int64(-1)
+    return at + size
+
+
+@inlined
+def _string_end(at: Long, end: Long) -> tuple[Long, Long]:
+    """Where the closing quote of a string is, and whether there are escapes; minus a problem: there is none."""
+    escaped = np.int64(0)
+    while True:
+        while end - at >= 8:
+            word = word_at(at)
+            quotes, slashes = word ^ (_ONES * np.uint64(_QUOTE)), word ^ (_ONES * np.uint64(_BACKSLASH))
+            odd = ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes) | word
+            odd = (odd | ((word - _ONES * np.uint64(32)) & ~word)) & _HIGHS
+            if odd:
+                at += np.int64(trailing_zeros(odd)) >> 3
+                break
+            at += 8
+        if at >= end:
+            return np.int64(-NO_JSON), escaped
+        char = byte_at(at)
+        if char == _QUOTE:
+            return at, escaped
+        if char == _BACKSLASH:
+            escaped = np.int64(1)
+            if end - at < 2:
+                return np.int64(-NO_JSON), escaped
+            char = byte_at(at + 1)
+            if char == 117:  # u
+                if _four_hex(at + 2, end) < 0:
+                    return np.int64(-NO_JSON), escaped
+                at += 6
+            elif char == _QUOTE or char == _BACKSLASH or char == _SLASH or _unescaped(char) != 0:
+                at += 2
+            else:
+                return np.int64(-NO_JSON), escaped
+        elif char < 32:
+            return np.int64(-NO_JSON), escaped
+        elif char < 128:
+            at += 1
+        else:
+            at = _after_character(at, end)
+            if at < 0:
+                return np.int64(-NO_TEXT), escaped
+
+
+@inlined
+def _unescaped(char: Long) -> Long:
+    """Of \\b \\f \\n \\r \\t; 0: it is none of them."""
+    if char == 110:
+        return np.int64(10)
+    if char == 116:
+        return np.int64(9)
+    if char == 114:
+        return np.int64(13)
+    if char == 98:
+        return np.int64(8)
+    if char == 102:
+        return np.int64(12)
+    return np.int64(0)
+
+
+@inlined
+def _put_character(target: Long, code: Long) -> Long:
+    """In UTF-8. Returns where it ends."""
+    if code < 0x80:
+        put_byte(target, code)
+        return target + 1
+    if code < 0x800:
+        put_byte(target, 0xC0 | code >> 6)
+        put_byte(target + 1, 0x80 | code & 0x3F)
+        return target + 2
+    if code < 0x10000:
+        put_byte(target, 0xE0 | code >> 12)
+        put_byte(target + 1, 0x80 | code >> 6 & 0x3F)
+        put_byte(target + 2, 0x80 | code & 0x3F)
+        return target + 3
+    put_byte(target, 0xF0 | code >> 18)
+    put_byte(target + 1, 0x80 | code >> 12 & 0x3F)
+    put_byte(target + 2, 0x80 | code >> 6 & 0x3F)
+    put_byte(target + 3, 0x80 | code & 0x3F)
+    return target + 4
+
+
+@inlined
+def _unescape(at: Long, end: Long, target: Long) -> Long:
+    """A string that was looked at before. It never grows. Returns where it ends; -1: a surrogate is alone."""
+    while at < end:
+        char = byte_at(at)
+        if char != _BACKSLASH:
+            put_byte(target, char)
+            at += 1
+            target += 1
+            continue
+        char = byte_at(at + 1)
+        at += 2
+        if char != 117:
+            plain = _unescaped(char)
+            put_byte(target, plain if plain else char)
+            target += 1
+            continue
+        code = _four_hex(at, end)
+        at += 4
+        if 0xDC00 <= code < 0xE000:
+            return np.int64(-1)
+        if 0xD800 <= code < 0xDC00:
+            if end - at < 6 or byte_at(at) != _BACKSLASH or byte_at(at + 1) != 117:
+                return np.int64(-1)
+            second = _four_hex(at + 2, end)
+            if second < 0xDC00 or second >= 0xE000:
+                return np.int64(-1)
+            at += 6
+            code = 0x10000 + ((code - 0xD800) << 10) + (second - 0xDC00)
+        target = _put_character(target, code)
+    return target
+
+
+@inlined
+def _number(at: Long, end: Long) -> tuple[Long, Long, Long, Long]:
+    """Where it ends, its digits as one number, the power of ten that they are multiplied with, and what it is:
+    0 an integer, 1 none, plus 2: there are more digits than the number has. The end -1: it is no number."""
+    digits, power, count, kind = np.uint64(0), np.int64(0), np.int64(0), np.int64(0)
+    bad = np.int64(-1), np.uint64(0), np.int64(0), np.int64(0)
+    if at < end and byte_at(at) == _MINUS:
+        at += 1
+    if at >= end or not _is_digit(byte_at(at)):
+        return bad
+    if byte_at(at) == _ZERO and end - at > 1 and _is_digit(byte_at(at + 1)):
+        return bad
+    while at < end:
+        char = byte_at(at)
+        if not _is_digit(char):
+            break
+        if count < 19:
+            digits = digits * np.uint64(10) + np.uint64(char - _ZERO)
+            if digits:
+                count += 1
+        else:
+            power += 1
+            kind |= 2
+        at += 1
+    if at < end and byte_at(at) == _POINT:
+        kind |= 1
+        at += 1
+        first = at
+        while at < end:
+            char = byte_at(at)
+            if not _is_digit(char):
+                break
+            if count < 19:
+                digits = digits * np.uint64(10) + np.uint64(char - _ZERO)
+                if digits:
+                    count += 1
+                power -= 1
+            else:
+                kind |= 2
+            at += 1
+        if at == first:
+            return bad
+    if at < end and byte_at(at) | 32 == 101:  # e
+        kind |= 1
+        at += 1
+        minus = at < end and byte_at(at) == _MINUS
+        if at < end and (minus or byte_at(at) == _PLUS):
+            at += 1
+        first = at
+        raised = np.int64(0)
+        while at < end:
+            char = byte_at(at)
+            if not _is_digit(char):
+                break
+            if raised < 100_000:
+                raised = raised * 10 + char - _ZERO
+            at += 1
+        if at == first:
+            return bad
+        power += -raised if minus else raised
+    return at, digits, power, kind
+
+
+@inlined
+def _double_bits(digits: Long, power: Long) -> tuple[Long, bool]:
+    """The nearest double, without its sign, as bits; False: that needs more care (Eisel and Lemire's algorithm)."""
+    if digits == 0:
+        return np.uint64(0), True
+    if power < POWER_MIN or power > POWER_MAX:
+        return np.uint64(0), False
+    shift = np.uint64(leading_zeros(digits))
+    digits <<= shift
+    raised = ((217706 * power) >> 16) + 64 + 1023 - np.int64(shift)
+    upper = high_product(digits, _UPPER[power - POWER_MIN])
+    lower = digits * _UPPER[power - POWER_MIN]
+    if upper & np.uint64(0x1FF) == np.uint64(0x1FF) and lower + digits < lower:
+        more = high_product(digits, _LOWER[power - POWER_MIN])
+        rest = digits * _LOWER[power - POWER_MIN]
+        merged = lower + more
+        if merged < lower:
+            upper += np.uint64(1)
+        if upper & np.uint64(0x1FF) == np.uint64(0x1FF) and merged + np.uint64(1) == 0 and rest + digits < rest:
+            return np.uint64(0), False
+        lower = merged
+    top = upper >> np.uint64(63)
+    mantissa = upper >> (top + np.uint64(9))
+    raised -= np.int64(np.uint64(1) ^ top)
+    if lower == 0 and upper & np.uint64(0x1FF) == 0 and mantissa & np.uint64(3) == np.uint64(1):
+        return np.uint64(0), False
+    mantissa = (mantissa + (mantissa & np.uint64(1))) >> np.uint64(1)
+    if mantissa >> np.uint64(53):
+        mantissa >>= np.uint64(1)
+        raised += 1
+    if raised < 1 or raised >= 0x7FF:
+        return np.uint64(0), False
+    return np.uint64(raised) << np.uint64(52) | mantissa & np.uint64(0xFFFFFFFFFFFFF), True
+
+
+@inlined
+def _two(at: Long) -> Long:
+    """A number of two digits; -1000: it is none."""
+    tens, ones = byte_at(at) - _ZERO, byte_at(at + 1) - _ZERO
+    return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else np.int64(-1000)
+
+
+@inlined
+def _date(at: Long, size: Long) -> Long:
+    """Days since 1970 of YYYY-MM-DD; -2^62: it is none."""
+    bad = np.int64(-(2**62))
+    if size < 10 or byte_at(at + 4) != _MINUS or byte_at(at + 7) != _MINUS:
+        return bad
+    year, month, day = _two(at) * 100 + _two(at + 2), _two(at + 5), _two(at + 8)
+    if year < 1 or month < 1 or month > 12 or day < 1:
+        return bad
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    length = 30 + ((month + (month >> 3)) & 1)
+    if month == 2:
+        length = 29 if leap else 28
+    if day > length:
+        return bad
+    if month <= 2:
+        year -= 1
+        month += 12
+    era = year // 400
+    of_era = year - era * 400
+    of_year = (153 * (month - 3) + 2) // 5 + day - 1
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+
+
+@inlined
+def _time(at: Long, end: Long) -> tuple[Long, Long]:
+    """Microseconds of HH:MM:SS or HH:MM:SS.f…, and where it ends; -1: it is none."""
+    bad = np.int64(-1), np.int64(-1)
+    if end - at < 8 or byte_at(at + 2) != _COLON or byte_at(at + 5) != _COLON:
+        return bad
+    hour, minute, second = _two(at), _two(at + 3), _two(at + 6)
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+        return bad
+    micros = ((hour * 60 + minute) * 60 + second) * 1_000_000
+    at += 8
+    if at < end and byte_at(at) == _POINT:
+        at += 1
+        first, unit = at, np.int64(100_000)
+        while at < end and _is_digit(byte_at(at)):
+            micros += (byte_at(at) - _ZERO) * unit
+            unit //= 10
+            at += 1
+        if at == first:
+            return bad
+    return micros, at
+
+
+@inlined
+def _zone(at: Long, end: Long) -> Long:
+    """Minutes to take away for UTC, of Z or +HH:MM at the end; 10000: it is none."""
+    if end - at == 1 and byte_at(at) == 90:
+        return np.int64(0)
+    if end - at != 6 or byte_at(at + 3) != _COLON:
+        return np.int64(10000)
+    sign, hours, minutes = byte_at(at), _two(at + 1), _two(at + 4)
+    if (sign != _PLUS and sign != _MINUS) or hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
+        return np.int64(10000)
+    return hours * 60 + minutes if sign == _PLUS else -(hours * 60 + minutes)
+
+
+@inlined
+def _timestamp(at: Long, size: Long) -> tuple[Long, bool]:
+    """Microseconds since 1970."""
+    end = at + size
+    day = _date(at, size)
+    if day == -(2**62) or size < 19 or (byte_at(at + 10) != 84 and byte_at(at + 10) != 32):
+        return np.int64(0), False
+    micros, at = _time(at + 11, end)
+    zone = _zone(at, end) if at >= 0 else np.int64(10000)
+    if zone == 10000:
+        return np.int64(0), False
+    return day * _DAY + micros - zone * 60_000_000, True
+
+
+@inlined
+def _uuid(at: Long, size: Long, target: Long) -> bool:
+    """Sixteen bytes of 8-4-4-4-12 digits."""
+    if size != 36:
+        return False
+    for place in range(36):
+        if (place == 8 or place == 13 or place == 18 or place == 23) != (byte_at(at + place) == _MINUS):
+            return False
+    digit, put = np.int64(0), np.int64(0)
+    while digit < 36:
+        if byte_at(at + digit) == _MINUS:
+            digit += 1
+        high, low = _hex(byte_at(at + digit)), _hex(byte_at(at + digit + 1))
+        if high < 0 or low < 0:
+            return False
+        put_byte(target + put, high << 4 | low)
+        put += 1
+        digit += 2
+    return True
+
+
+@inlined
+def _scalar_text(read: Long, at: Long, size: Long, target: Long) -> tuple[Long, bool]:
+    """What the text of a date, time or timestamp means, or a UUID, whose bytes go to the target."""
+    if read == READ_DATE:
+        days = _date(at, size)
+        return days, days != -(2**62) and size == 10
+    if read == READ_TIMESTAMP:
+        return _timestamp(at, size)
+    if read == READ_TIME:
+        micros, behind = _time(at, at + size)
+        is_whole = behind == at + size or (behind == at + size - 1 and byte_at(behind) == 90)
+        return micros, micros >= 0 and is_whole
+    return target, _uuid(at, size, target)
+
+
+@inlined
+def _literal_end(at: Long, end: Long) -> Long:
+    """Behind true, false or null; -1: it is none of them."""
+    if end - at >= 4:
+        first, second, third, fourth = byte_at(at), byte_at(at + 1), byte_at(at + 2), byte_at(at + 3)
+        if first == 116 and second == 114 and third == 117 and fourth == 101:
+            return at + 4
+        if first == 110 and second == 117 and third == 108 and fourth == 108:
+            return at + 4
+        if (
+            first == 102
+            and second == 97
+            and third == 108
+            and fourth == 115
+            and end - at >= 5
+            and byte_at(at + 4) == 101
+        ):
+            return at + 5
+    return np.int64(-1)
+
+
+@inlined
+def _scalar_end(at: Long, end: Long) -> Long:
+    """Behind a string, number or word; minus a problem: it is none."""
+    char = byte_at(at)
+    if char == _QUOTE:
+        behind, _ = _string_end(at + 1, end)
+        return behind + 1 if behind >= 0 else behind
+    if char == _MINUS or _is_digit(char):
+        behind, _, _, _ = _number(at, end)
+    else:
+        behind = _literal_end(at, end)
+    return behind if behind >= 0 else np.int64(-NO_JSON)
+
+
+@inlined
+def _value_end(at: Long, end: Long, opened: Array) -> Long:
+    """Behind any value; minus a problem: it is none."""
+    depth = np.int64(0)
+    while True:
+        at = _after_space(at, end)
+        if at >= end:
+            return np.int64(-NO_JSON)
+        char = byte_at(at)
+        if char == _OPEN_OBJECT or char == _OPEN_ARRAY:
+            if depth == DEPTH_MAX:
+                return np.int64(-DEEP)
+            opened[depth] = char
+            at = _after_space(at + 1, end)
+            if at >= end:
+                return np.int64(-NO_JSON)
+            if byte_at(at) != char + 2:
+                depth += 1
+                if char == _OPEN_OBJECT:
+                    at = _after_key(at, end)
+                    if at < 0:
+                        return at
+                continue
+            at += 1
+        else:
+            at = _scalar_end(at, end)
+            if at < 0:
+                return at
+        while True:
+            if depth == 0:
+                return at
+            at = _after_space(at, end)
+            if at >= end:
+                return np.int64(-NO_JSON)
+            char = byte_at(at)
+            at += 1
+            if char == np.int64(opened[depth - 1]) + 2:
+                depth -= 1
+                continue
+            if char != _COMMA:
+                return np.int64(-NO_JSON)
+            if opened[depth - 1] == _OPEN_OBJECT:
+                at = _after_key(_after_space(at, end), end)
+                if at < 0:
+                    return at
+            break
+
+
+@inlined
+def _after_key(at: Long, end: Long) -> Long:
+    """Behind a key and its colon; minus a problem: there is none."""
+    if at >= end or byte_at(at) != _QUOTE:
+        return np.int64(-NO_JSON)
+    at, _ = _string_end(at + 1, end)
+    return _after_colon(at + 1, end) if at >= 0 else at
+
+
+@inlined
+def _after_colon(at: Long, end: Long) -> Long:
+    at = _after_space(at, end)
+    return at + 1 if at < end and byte_at(at) == _COLON else np.int64(-NO_JSON)
+
+
+@inlined
+def _equal(one: Long, other: Long, size: Long) -> bool:
+    if size < 8:
+        for place in range(size):
+            if byte_at(one + place) != byte_at(other + place):
+                return False
+        return True
+    done = np.int64(0)
+    while done + 8 <= size:
+        if word_at(one + done) != word_at(other + done):
+            return False
+        done += 8
+    return bool(word_at(one + size - 8) == word_at(other + size - 8))
+
+
+@inlined
+def _key_of(at: Long, size: Long, node: Long, nodes: Longs, keys: Longs, table: Longs, blob: Long) -> Long:
+    """The key of a record that is spelled so; -1: it has none."""
+    value = _FNV_START
+    for place in range(size):
+        value = (value ^ np.uint64(byte_at(at + place))) * _FNV_PRIME
+    mask = nodes[node, MASK]
+    slot = np.int64(value & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
+    while True:
+        key = table[nodes[node, TABLE] + slot]
+        if key < 0 or (keys[key, SIZE] == size and _equal(at, blob + keys[key, AT], size)):
+            return key
+        slot = (slot + 1) & mask
+
+
+@inlined
+def _clear(row: Long, nodes: Longs, base: Longs, counts: Longs, before: Longs, valid: Array) -> None:
+    """A value that turned out to be none leaves nothing behind."""
+    for node in range(nodes.shape[0]):
+        domain = nodes[node, DOMAIN]
+        if domain == 0:
+            valid[base[node] + row] = 0
+        else:
+            for place in range(before[domain], counts[domain]):
+                valid[base[node] + place] = 0
+    for domain in range(1, counts.size):
+        counts[domain] = before[domain]
+
+
+@kernel(
+    "int64(int64[::1], int64[::1], boolean, int64[:, ::1], int64[:, ::1], int64[:, ::1], int64[::1], int64, "
+    "int64[::1], int64[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[::1], int64, int64, "
+    "int64[:, ::1], int64[::1], int32[::1], uint8[::1])"
+)
+def read_values(
+    addresses: Longs,
+    sizes: Longs,
+    is_wrapped: bool,
+    places: Longs,
+    nodes: Longs,
+    keys: Longs,
+    table: Longs,
+    blob: Long,
+    hints: Longs,
+    base: Longs,
+    rooms: Longs,
+    counts: Longs,
+    valid: Array,
+    bits: Longs,
+    more: Longs,
+    arena: Long,
+    arena_size: Long,
+    slow: Longs,
+    state: Longs,
+    problems: Array,
+    strange: Array,
+) -> Long:
+    """All values; or the first that there was no room for.
+
+    `is_wrapped`: the value is no record, but the only column of one. `hints`: which key came behind each key, and first
+    in each record, the last time. `slow`: doubles that Python has to read: slot, address, size. `strange`: 1 where a
+    value has keys that are not in the program.
+    """
+    inside, rows, starts = (
+        np.empty(_STACK_MAX, np.int64),
+        np.empty(_STACK_MAX, np.int64),
+        np.empty(_STACK_MAX, np.int64),
+    )
+    previous, serials = np.empty(_STACK_MAX, np.int64), np.empty(_STACK_MAX, np.int64)
+    opened, before = np.empty(DEPTH_MAX, np.uint8), np.zeros(counts.size, np.int64)
+    seen = np.zeros(keys.shape[0] + 1, np.int64)
+    serial, used, waiting = np.int64(0), np.int64(0), np.int64(0)
+    key_count = keys.shape[0]
+    state[STOPPED] = GOES_ON
+    for value in range(addresses.size):
+        size = sizes[value]
+        if size < 0:
+            continue
+        at, end = addresses[value], addresses[value] + size
+        for domain in range(1, counts.size):
+            before[domain] = counts[domain]
+        waited = waiting
+        depth, place, row, problem, stopped = np.int64(0), np.int64(0), np.int64(value), np.int64(FINE), np.int64(0)
+        if is_wrapped:
+            valid[base[0] + row] = 1
+        while True:  # one value in each turn
+            at = _after_space(at, end)
+            if at >= end:
+                problem = np.int64(NO_JSON)
+                break
+            char = byte_at(at)
+            is_first = False
+            node = np.int64(-1)
+            if char == 110:  # null
+                at = _literal_end(at, end)
+                if at < 0:
+                    problem = np.int64(NO_JSON)
+                    break
+            elif places[place, RAW] >= 0:
+                behind = _value_end(at, end, opened)
+                if behind < 0:
+                    problem = -behind
+                    break
+                slot = base[places[place, RAW]] + row
+                valid[slot], bits[slot], more[slot] = 1, at, behind - at
+                at = behind
+            elif char == _QUOTE:
+                behind, escaped = _string_end(at + 1, end)
+                if behind < 0:
+                    problem = -behind
+                    break
+                node = places[place, STRING]
+                if node < 0:
+                    problem = np.int64(MISFIT + 8 * place + STRING)
+                    break
+                text, length = at + 1, behind - at - 1
+                at = behind + 1
+                read = nodes[node, READ]
+                if escaped or read == READ_UUID:
+                    if arena_size - used < length + _SLACK:
+                        state[STOPPED], stopped = NO_ARENA, np.int64(1)
+                        break
+                if escaped:
+                    behind = _unescape(text, text + length, arena + used)
+                    if behind < 0:
+                        problem = np.int64(HALF_A_PAIR)
+                        break
+                    text, length = arena + used, behind - arena - used
+                slot = base[node] + row
+                if read == READ_STRING:
+                    valid[slot], bits[slot], more[slot] = 1, text, length
+                    if escaped:
+                        used += length
+                else:
+                    meant, is_good = _scalar_text(read, text, length, arena + used + 36)
+                    if is_good:
+                        valid[slot], bits[slot], more[slot] = 1, meant, 16
+                        if read == READ_UUID:
+                            used += 52
+            elif char == _OPEN_OBJECT or char == _OPEN_ARRAY:
+                is_object = char == _OPEN_OBJECT
+                node = places[place, OBJECT if is_object else ARRAY]
+                behind = _after_space(at + 1, end)
+                if behind >= end:
+                    problem = np.int64(NO_JSON)
+                    break
+                is_empty = byte_at(behind) == char + 2
+                if node < 0 and not is_empty:
+                    problem = np.int64(MISFIT + 8 * place + (OBJECT if is_object else ARRAY))
+                    break
+                at = behind + 1 if is_empty else behind
+                if node >= 0:
+                    slot = base[node] + row
+                    valid[slot] = 1
+                    domain = nodes[node, OPENED]
+                    if domain >= 0:
+                        bits[slot], more[slot] = counts[domain], 0
+                    if not is_empty:
+                        is_first = True
+                        serial += 1
+                        inside[depth], rows[depth], serials[depth] = node, row, serial
+                        previous[depth] = key_count + node
+                        starts[depth] = counts[domain] if domain >= 0 else 0
+                        depth += 1
+            elif char == _MINUS or _is_digit(char):
+                behind, digits, power, kind = _number(at, end)
+                if behind < 0:
+                    problem = np.int64(NO_JSON)
+                    break
+                minus = char == _MINUS
+                if kind == 0 and digits <= np.uint64(0x7FFFFFFFFFFFFFFF) + np.uint64(minus):
+                    node = places[place, INTEGER]
+                if node >= 0:
+                    number = -np.int64(digits) if minus else np.int64(digits)
+                    read = nodes[node, READ]
+                    if read != READ_LONG:
+                        limit = np.int64(2**31) if read <= READ_DAYS else np.int64(9 * 10**15)
+                        if number >= limit or number < -limit:
+                            problem = np.int64(MISFIT + 8 * place + INTEGER)
+                            break
+                        if read >= READ_MILLIS_OF_DAY:
+                            number *= 1000
+                        if read == READ_MILLIS_OF_DAY and (number < 0 or number >= _DAY):
+                            problem = np.int64(MISFIT + 8 * place + INTEGER)
+                            break
+                    slot = base[node] + row
+                    valid[slot], bits[slot] = 1, number
+                else:
+                    node = places[place, NUMBER]
+                    if node < 0:
+                        problem = np.int64(MISFIT + 8 * place + (NUMBER if kind & 1 else INTEGER))
+                        break
+                    slot = base[node] + row
+                    found, is_exact = np.uint64(0), False
+                    if kind < 2:
+                        found, is_exact = _double_bits(digits, power)
+                    if not is_exact:
+                        if waiting == slow.shape[0]:
+                            state[STOPPED], stopped = NO_SLOW, np.int64(1)
+                            break
+                        slow[waiting, 0], slow[waiting, 1], slow[waiting, 2] = slot, at, behind - at
+                        waiting += 1
+                    valid[slot] = 1
+                    bits[slot] = np.int64(found | np.uint64(minus) << np.uint64(63))
+                at = behind
+            else:
+                behind = _literal_end(at, end)
+                if behind < 0:
+                    problem = np.int64(NO_JSON)
+                    break
+                node = places[place, BOOLEAN]
+                if node < 0:
+                    problem = np.int64(MISFIT + 8 * place + BOOLEAN)
+                    break
+                slot = base[node] + row
+                valid[slot], bits[slot] = 1, np.int64(char == 116)
+                at = behind
+            has_next = False
+            while depth > 0:  # what comes behind it
+                node = inside[depth - 1]
+                read = nodes[node, READ]
+                at = _after_space(at, end)
+                if at >= end:
+                    problem = np.int64(NO_JSON)
+                    break
+                char = byte_at(at)
+                if is_first:
+                    is_first = False
+                elif char == _COMMA:
+                    at = _after_space(at + 1, end)
+                    if at >= end:
+                        problem = np.int64(NO_JSON)
+                        break
+                    char = byte_at(at)
+                elif char == (_CLOSE_ARRAY if read == MANY else _CLOSE_OBJECT):
+                    at += 1
+                    depth -= 1
+                    if read != RECORD:
+                        more[base[node] + rows[depth]] = counts[nodes[node, OPENED]] - starts[depth]
+                    continue
+                else:
+                    problem = np.int64(NO_JSON)
+                    break
+                if read != RECORD:
+                    domain = nodes[node, OPENED]
+                    row = counts[domain]
+                    if row >= rooms[domain]:
+                        state[STOPPED], stopped = NO_ROWS, np.int64(1)
+                        break
+                    counts[domain] = row + 1
+                    place = nodes[node, CHILD]
+                    if read == MANY:
+                        has_next = True
+                        break
+                if char != _QUOTE:
+                    problem = np.int64(NO_JSON)
+                    break
+                at += 1
+                key = np.int64(-1)
+                if read == RECORD:
+                    key = hints[previous[depth - 1]]
+                    if key >= 0:
+                        length = keys[key, SIZE]
+                        if (
+                            end - at > length
+                            and byte_at(at + length) == _QUOTE
+                            and _equal(at, blob + keys[key, AT], length)
+                        ):
+                            at += length + 1
+                        else:
+                            key = np.int64(-1)
+                if key < 0:
+                    behind, escaped = _string_end(at, end)
+                    if behind < 0:
+                        problem = -behind
+                        break
+                    text, length = at, behind - at
+                    at = behind + 1
+                    if escaped:
+                        if arena_size - used < length + _SLACK:
+                            state[STOPPED], stopped = NO_ARENA, np.int64(1)
+                            break
+                        behind = _unescape(text, text + length, arena + used)
+                        if behind < 0:
+                            problem = np.int64(HALF_A_PAIR)
+                            break
+                        text, length = arena + used, behind - arena - used
+                    if read == RECORD:
+                        key = _key_of(text, length, node, nodes, keys, table, blob)
+                        if key >= 0:
+                            hints[previous[depth - 1]] = key
+                    else:
+                        slot = base[node + 1] + row
+                        valid[slot], bits[slot], more[slot] = 1, text, length
+                        if escaped:
+                            used += length
+                at = _after_colon(at, end)
+                if at < 0:
+                    problem = -at
+                    break
+                if read != RECORD:
+                    has_next = True
+                    break
+                if key < 0:
+                    strange[value] = 1
+                    at = _value_end(at, end, opened)
+                    if at < 0:
+                        problem = -at
+                        break
+                    continue
+                if seen[key] == serials[depth - 1]:
+                    problem = np.int64(TWICE)
+                    break
+                seen[key] = serials[depth - 1]
+                previous[depth - 1] = key
+                place, row = keys[key, PLACE], rows[depth - 1]
+                has_next = True
+                break
+            if problem or stopped or not has_next:
+                break
+        if stopped:
+            return np.int64(value)
+        if not problem and _after_space(at, end) != end:
+            problem = np.int64(BEHIND)
+        if problem:
+            waiting = waited
+            problems[value] = problem
+            _clear(np.int64(value), nodes, base, counts, before, valid)
+    state[ARENA_USED], state[SLOW_USED] = used, waiting
+    return np.int64(addresses.size)

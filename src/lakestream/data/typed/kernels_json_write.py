@@ -1,0 +1,643 @@
+# ruff: noqa: SIM109 - written as machine code is: comparisons, not tuples
+"""From the slots of a frame back to JSON text, in the style that the values had (`json_style.py`)."""
+
+from typing import Any, Final, cast
+
+import numpy as np
+from numba.cpython.unsafe import numbers
+
+from lakestream.data.table.compiled import (
+    Array,
+    Long,
+    Longs,
+    byte_at,
+    copy,
+    high_product,
+    inlined,
+    kernel,
+    put_byte,
+    put_word,
+    word_at,
+)
+
+# Columns of places: the node for each JSON type, as in kernels_json_read; then the only node that there is, or -1.
+TYPES: Final = 7
+ONLY: Final = 7
+
+# Columns of nodes.
+READ, FIRST_KEY, KEY_COUNT, CHILD, FORM, _ONE, _TWO, _THREE = range(8)
+
+# Columns of keys, which are in the order that they are written in.
+AT, SIZE, LEAD, PLACE = range(4)
+"""Separator, key and colon; how many bytes the separator is, which the first one goes without."""
+
+# What stands where there is nothing, for each place.
+OMITTED, AS_NULL, AS_ARRAY, AS_OBJECT = range(4)
+
+# Forms of doubles: what a whole number has behind it; the powers of ten that are written out; how others are written.
+POINT_ZERO, LOW, HIGH, HAS_PLUS, IS_PADDED, IS_JAVA = range(6)
+# Forms of times.
+DIGITS, ZONE_MINUTES, ZONE, GAP = range(4)
+FORM_WIDTH: Final = 6
+NO_ZONE, AS_Z, AS_OFFSET = range(3)
+DIGITS_IF_ANY, DIGITS_IN_GROUPS = -1, -2
+
+# How texts are escaped: bits.
+ASCII, UPPER_HEX, SLASHES, HTML, LONG_CONTROLS = 1, 2, 4, 8, 16
+
+RECORD, NAMED, MANY = 0, 1, 2
+READ_BOOLEAN, READ_INT, READ_LONG, READ_DAYS, READ_MILLIS_OF_DAY, READ_MILLIS, READ_DOUBLE = range(3, 10)
+READ_STRING, READ_DATE, READ_TIME, READ_TIMESTAMP, READ_UUID, READ_RAW = range(10, 16)
+
+_STACK_MAX: Final = 128
+_SLACK: Final = 64
+"""Room for what is written without looking: numbers, times, words, and words of eight bytes at the end of a text."""
+_QUOTE, _BACKSLASH = 34, 92
+_ONES: Final = np.uint64(0x0101010101010101)
+_HIGHS: Final = np.uint64(0x8080808080808080)
+_DAY: Final = 86_400_000_000
+_NULL: Final = -1
+_HEX: Final = np.frombuffer(b"0123456789abcdef0123456789ABCDEF", np.uint8)
+_PAIRS: Final = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.uint8)
+
+_POWER_MIN, _POWER_MAX = -293, 326
+trailing_zeros = cast(Any, numbers.trailing_zeros)
+
+
+def _powers() -> tuple[Array, Array]:
+    """The first 128 bits of every power of ten, rounded up: upper and lower half."""
+    upper, lower = [], []
+    for power in range(_POWER_MIN, _POWER_MAX + 1):
+        exponent = (power * 1741647 >> 19) - 127
+        if power >= 0:
+            over, under = 10**power, 1
+        else:
+            over, under = 1, 10**-power
+        over, under = (over, under << exponent) if exponent >= 0 else (over << -exponent, under)
+        bits = -(-over // under)
+        upper.append(bits >> 64)
+        lower.append(bits & (2**64 - 1))
+    return np.array(upper, np.uint64), np.array(lower, np.uint64)
+
+
+_UPPER, _LOWER = _powers()
+
+
+@inlined
+def _rounded_to_odd(power: Long, factor: Long) -> Long:
+    upper = _UPPER[power - _POWER_MIN]
+    carried = high_product(_LOWER[power - _POWER_MIN], factor)
+    lower = upper * factor
+    result = high_product(upper, factor)
+    total = lower + carried
+    if total < lower:
+        result += np.uint64(1)
+    return result | np.uint64(total > np.uint64(1))
+
+
+@inlined
+def _shortest(bits: Long) -> tuple[Long, Long]:
+    """The shortest digits that mean just this double, and the power of ten they are multiplied with (Schubfach, by R.
+    Giulietti). It is positive and finite."""
+    mantissa, biased = bits & np.uint64(0xFFFFFFFFFFFFF), np.int64(bits >> np.uint64(52))
+    if biased != 0:
+        mantissa_whole = mantissa | np.uint64(1) << np.uint64(52)
+        q = biased - 1075
+        if -53 < q <= 0:
+            shift = np.uint64(-q)
+            if mantissa_whole & ((np.uint64(1) << shift) - np.uint64(1)) == 0:
+                return mantissa_whole >> shift, np.int64(0)
+    else:
+        mantissa_whole = mantissa
+        q = np.int64(-1074)
+    is_odd = mantissa_whole & np.uint64(1)
+    is_closer = mantissa == 0 and biased > 1
+    k = (q * 1262611 - (524031 if is_closer else 0)) >> 22
+    h = np.uint64(q + ((-k * 1741647) >> 19) + 1)
+    middle = mantissa_whole << np.uint64(2)
+    below = _rounded_to_odd(-k, (middle - np.uint64(2) + np.uint64(is_closer)) << h)
+    center = _rounded_to_odd(-k, middle << h)
+    above = _rounded_to_odd(-k, (middle + np.uint64(2)) << h)
+    lower, upper = below + is_odd, above - is_odd
+    digits = center >> np.uint64(2)
+    if digits >= np.uint64(10):
+        tens = digits // np.uint64(10)
+        fits_down = lower <= np.uint64(40) * tens
+        fits_up = np.uint64(40) * tens + np.uint64(40) <= upper
+        if fits_down != fits_up:
+            return tens + np.uint64(fits_up), k + 1
+    fits_down = lower <= np.uint64(4) * digits
+    fits_up = np.uint64(4) * digits + np.uint64(4) <= upper
+    if fits_down != fits_up:
+        return digits + np.uint64(fits_up), k
+    half = np.uint64(4) * digits + np.uint64(2)
+    goes_up = center > half or (center == half and digits & np.uint64(1) != 0)
+    return digits + np.uint64(goes_up), k
+
+
+@inlined
+def _digit_count(number: Long) -> Long:
+    count, limit = np.int64(1), np.uint64(10)
+    while count < 20 and number >= limit:
+        count += 1
+        if count < 20:
+            limit *= np.uint64(10)
+    return count
+
+
+@inlined
+def _put_digits(out: Long, number: Long, count: Long) -> Long:
+    """So many digits of it. Returns where they end."""
+    end = out + count
+    at = end
+    while at - out >= 2:
+        rest = number // np.uint64(100)
+        pair = np.int64(number - rest * np.uint64(100))
+        at -= 2
+        put_byte(at, np.int64(_PAIRS[2 * pair]))
+        put_byte(at + 1, np.int64(_PAIRS[2 * pair + 1]))
+        number = rest
+    if at > out:
+        put_byte(out, 48 + np.int64(number % np.uint64(10)))
+    return end
+
+
+@inlined
+def _put_long(out: Long, number: Long) -> Long:
+    size = np.uint64(number)
+    if number < 0:
+        put_byte(out, 45)
+        out += 1
+        size = np.uint64(0) - size
+    return _put_digits(out, size, _digit_count(size))
+
+
+@inlined
+def _put_zeros(out: Long, count: Long) -> Long:
+    for _ in range(count):
+        put_byte(out, 48)
+        out += 1
+    return out
+
+
+@inlined
+def _put_double(out: Long, bits: Long, forms: Longs, form: Long) -> Long:
+    """-1: JSON has no word for it."""
+    raw = np.uint64(bits)
+    if raw >> np.uint64(52) & np.uint64(0x7FF) == np.uint64(0x7FF):
+        return np.int64(-1)
+    if raw >> np.uint64(63):
+        put_byte(out, 45)
+        out += 1
+        raw &= np.uint64(0x7FFFFFFFFFFFFFFF)
+    digits, power = np.uint64(0), np.int64(0)
+    if raw:
+        digits, power = _shortest(raw)
+        while digits % np.uint64(10) == 0:
+            digits //= np.uint64(10)
+            power += 1
+    count = _digit_count(digits)
+    exponent = count - 1 + power
+    if forms[form, LOW] <= exponent < forms[form, HIGH]:
+        return _put_plain(out, digits, count, power, forms[form, POINT_ZERO] != 0)
+    rest = digits
+    for _ in range(count - 1):
+        rest //= np.uint64(10)
+    put_byte(out, 48 + np.int64(rest))
+    out += 1
+    if count > 1:
+        put_byte(out, 46)
+        first = digits - rest * _ten_to(count - 1)
+        out = _put_digits(out + 1, first, count - 1)
+    elif forms[form, IS_JAVA]:
+        put_byte(out, 46)
+        put_byte(out + 1, 48)
+        out += 2
+    put_byte(out, 69 if forms[form, IS_JAVA] else 101)
+    out += 1
+    if exponent < 0:
+        put_byte(out, 45)
+        out += 1
+        exponent = -exponent
+    elif forms[form, HAS_PLUS]:
+        put_byte(out, 43)
+        out += 1
+    if exponent < 10 and forms[form, IS_PADDED]:
+        put_byte(out, 48)
+        out += 1
+    return _put_digits(out, np.uint64(exponent), _digit_count(np.uint64(exponent)))
+
+
+@inlined
+def _ten_to(power: Long) -> Long:
+    result = np.uint64(1)
+    for _ in range(power):
+        result *= np.uint64(10)
+    return result
+
+
+@inlined
+def _put_plain(out: Long, digits: Long, count: Long, power: Long, has_point: bool) -> Long:
+    """Without an exponent."""
+    if power >= 0:
+        out = _put_zeros(_put_digits(out, digits, count), power)
+        if has_point:
+            put_byte(out, 46)
+            put_byte(out + 1, 48)
+            out += 2
+        return out
+    if count + power > 0:
+        behind = _ten_to(-power)
+        whole = digits // behind
+        out = _put_digits(out, whole, count + power)
+        put_byte(out, 46)
+        return _put_digits(out + 1, digits - whole * behind, -power)
+    put_byte(out, 48)
+    put_byte(out + 1, 46)
+    out = _put_zeros(out + 2, -power - count)
+    return _put_digits(out, digits, count)
+
+
+@inlined
+def _put_date(out: Long, days: Long) -> Long:
+    """-1: its year has not four digits."""
+    shifted = days + 719468
+    era = shifted // 146097
+    of_era = shifted - era * 146097
+    year_of_era = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
+    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month = (5 * of_year + 2) // 153
+    day = of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    year = year_of_era + era * 400 + (1 if month <= 2 else 0)
+    if year < 1 or year > 9999:
+        return np.int64(-1)
+    out = _put_digits(out, np.uint64(year), np.int64(4))
+    put_byte(out, 45)
+    out = _put_digits(out + 1, np.uint64(month), np.int64(2))
+    put_byte(out, 45)
+    return _put_digits(out + 1, np.uint64(day), np.int64(2))
+
+
+@inlined
+def _put_time(out: Long, micros: Long, digits: Long) -> Long:
+    seconds = micros // 1_000_000
+    fraction = micros - seconds * 1_000_000
+    out = _put_digits(out, np.uint64(seconds // 3600), np.int64(2))
+    put_byte(out, 58)
+    out = _put_digits(out + 1, np.uint64(seconds // 60 % 60), np.int64(2))
+    put_byte(out, 58)
+    out = _put_digits(out + 1, np.uint64(seconds % 60), np.int64(2))
+    if digits == DIGITS_IF_ANY:
+        digits = np.int64(6) if fraction else np.int64(0)
+    elif digits == DIGITS_IN_GROUPS:
+        digits = np.int64(0) if fraction == 0 else np.int64(3) if fraction % 1000 == 0 else np.int64(6)
+    if digits:
+        put_byte(out, 46)
+        for _ in range(6 - digits):
+            fraction //= 10
+        out = _put_digits(out + 1, np.uint64(fraction), np.int64(digits))
+    return out
+
+
+@inlined
+def _put_zone(out: Long, kind: Long, minutes: Long) -> Long:
+    if kind == AS_Z:
+        put_byte(out, 90)
+        return out + 1
+    if kind == AS_OFFSET:
+        put_byte(out, 45 if minutes < 0 else 43)
+        out = _put_digits(out + 1, np.uint64(abs(minutes) // 60), np.int64(2))
+        put_byte(out, 58)
+        return _put_digits(out + 1, np.uint64(abs(minutes) % 60), np.int64(2))
+    return out
+
+
+@inlined
+def _put_moment(out: Long, read: Long, bits: Long, forms: Longs, form: Long) -> Long:
+    """A date, a time or both, as text in quotes; -1: it cannot be said."""
+    put_byte(out, _QUOTE)
+    out += 1
+    if read == READ_DATE:
+        out = _put_date(out, bits)
+    elif read == READ_TIME:
+        if bits < 0 or bits >= _DAY:
+            return np.int64(-1)
+        out = _put_zone(_put_time(out, bits, forms[form, DIGITS]), forms[form, ZONE], np.int64(0))
+    else:
+        minutes = forms[form, ZONE_MINUTES]
+        if bits > 2**62 or bits < -(2**62):
+            return np.int64(-1)
+        local = bits + minutes * 60_000_000
+        days = local // _DAY
+        out = _put_date(out, days)
+        if out >= 0:
+            put_byte(out, forms[form, GAP])
+            out = _put_time(out + 1, local - days * _DAY, forms[form, DIGITS])
+            out = _put_zone(out, forms[form, ZONE], minutes)
+    if out >= 0:
+        put_byte(out, _QUOTE)
+        out += 1
+    return out
+
+
+@inlined
+def _put_uuid(out: Long, source: Long) -> Long:
+    put_byte(out, _QUOTE)
+    out += 1
+    for place in range(16):
+        if place == 4 or place == 6 or place == 8 or place == 10:
+            put_byte(out, 45)
+            out += 1
+        value = byte_at(source + place)
+        put_byte(out, np.int64(_HEX[value >> 4]))
+        put_byte(out + 1, np.int64(_HEX[value & 15]))
+        out += 2
+    put_byte(out, _QUOTE)
+    return out + 1
+
+
+@inlined
+def _put_hex(out: Long, code: Long, escapes: Long) -> Long:
+    shift = 16 if escapes & UPPER_HEX else 0
+    put_byte(out, _BACKSLASH)
+    put_byte(out + 1, 117)
+    for place in range(4):
+        put_byte(out + 2 + place, np.int64(_HEX[shift + (code >> (12 - 4 * place) & 15)]))
+    return out + 6
+
+
+@inlined
+def _short_escape(char: Long, escapes: Long) -> Long:
+    """The letter of \\n and the like; 0: there is none."""
+    if char == 10:
+        return np.int64(110)
+    if char == 13:
+        return np.int64(114)
+    if char == 9:
+        return np.int64(116)
+    if char == 8 and not escapes & LONG_CONTROLS:
+        return np.int64(98)
+    if char == 12 and not escapes & LONG_CONTROLS:
+        return np.int64(102)
+    return np.int64(0)
+
+
+@inlined
+def _needs_escape(word: Long, escapes: Long) -> Long:
+    """Flags at bytes that may not stand for themselves; the lowest is always right."""
+    quotes, slashes = word ^ (_ONES * np.uint64(_QUOTE)), word ^ (_ONES * np.uint64(_BACKSLASH))
+    odd = ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes) | ((word - _ONES * np.uint64(32)) & ~word)
+    if escapes:
+        if escapes & (ASCII | HTML):
+            odd |= word
+        if escapes & ASCII:
+            deleted = word ^ (_ONES * np.uint64(127))
+            odd |= (deleted - _ONES) & ~deleted
+        if escapes & SLASHES:
+            strokes = word ^ (_ONES * np.uint64(47))
+            odd |= (strokes - _ONES) & ~strokes
+        if escapes & HTML:
+            for char in (38, 60, 62):
+                marks = word ^ (_ONES * np.uint64(char))
+                odd |= (marks - _ONES) & ~marks
+    return odd & _HIGHS
+
+
+@inlined
+def _put_string(out: Long, limit: Long, at: Long, size: Long, escapes: Long) -> Long:
+    """With quotes; -1: there is no room for it. The bytes are UTF-8."""
+    if limit - out < size + _SLACK:
+        return np.int64(-1)
+    put_byte(out, _QUOTE)
+    out += 1
+    end = at + size
+    while at < end:
+        while end - at >= 8:
+            word = word_at(at)
+            odd = _needs_escape(word, escapes)
+            put_word(out, word)
+            if odd:
+                plain = np.int64(trailing_zeros(odd)) >> 3
+                at += plain
+                out += plain
+                break
+            at += 8
+            out += 8
+        if at >= end:
+            break
+        if limit - out < end - at + _SLACK:
+            return np.int64(-1)
+        char = byte_at(at)
+        if char >= 128:
+            size = np.int64(2) if char < 0xE0 else np.int64(3) if char < 0xF0 else np.int64(4)
+            if end - at < size:
+                size = end - at
+            code = char & (0x1F if size == 2 else 0x0F if size == 3 else 0x07)
+            for place in range(1, size):
+                code = code << 6 | byte_at(at + place) & 0x3F
+            if escapes & ASCII or (escapes & HTML and (code == 0x2028 or code == 0x2029)):
+                if code >= 0x10000:
+                    out = _put_hex(out, 0xD800 + ((code - 0x10000) >> 10), escapes)
+                    code = 0xDC00 + (code & 0x3FF)
+                out = _put_hex(out, code, escapes)
+            else:
+                for place in range(size):
+                    put_byte(out + place, byte_at(at + place))
+                out += size
+            at += size
+            continue
+        at += 1
+        if char == _QUOTE or char == _BACKSLASH or (char == 47 and escapes & SLASHES):
+            put_byte(out, _BACKSLASH)
+            put_byte(out + 1, char)
+            out += 2
+        elif char < 32 or (char == 127 and escapes & ASCII):
+            letter = _short_escape(char, escapes)
+            if letter:
+                put_byte(out, _BACKSLASH)
+                put_byte(out + 1, letter)
+                out += 2
+            else:
+                out = _put_hex(out, char, escapes)
+        elif escapes & HTML and (char == 38 or char == 60 or char == 62):
+            out = _put_hex(out, char, escapes)
+        else:
+            put_byte(out, char)
+            out += 1
+    put_byte(out, _QUOTE)
+    return out + 1
+
+
+@inlined
+def _node_at(place: Long, row: Long, places: Longs, base: Longs, valid: Array) -> Long:
+    """The node that has something for this place; -1: none has."""
+    node = places[place, ONLY]
+    if node >= 0:
+        return node if valid[base[node] + row] else np.int64(-1)
+    for kind in range(TYPES):
+        node = places[place, kind]
+        if node >= 0 and valid[base[node] + row]:
+            return node
+    return np.int64(-1)
+
+
+@inlined
+def _put_void(out: Long, void: Long) -> Long:
+    if void == AS_ARRAY or void == AS_OBJECT:
+        put_byte(out, 91 if void == AS_ARRAY else 123)
+        put_byte(out + 1, 93 if void == AS_ARRAY else 125)
+        return out + 2
+    put_word(out, np.uint64(0x6C6C756E))  # null
+    return out + 4
+
+
+@kernel(
+    "int64(int64, int64, boolean, int64[:, ::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[:, ::1], int64, "
+    "int64[::1], int64, int64[::1], uint8[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1])"
+)
+def write_values(
+    first: Long,
+    count: Long,
+    is_wrapped: bool,
+    places: Longs,
+    voids: Longs,
+    nodes: Longs,
+    keys: Longs,
+    forms: Longs,
+    blob: Long,
+    separators: Longs,
+    escapes: Long,
+    base: Longs,
+    valid: Array,
+    bits: Longs,
+    more: Longs,
+    out: Long,
+    limit: Long,
+    addresses: Longs,
+    sizes: Longs,
+) -> Long:
+    """Values from the first on, as long as there is room. Returns which one there was none for; all are done: `count`.
+
+    `separators`: where in the blob the one between elements is, its size; the same of the one behind a key.
+    """
+    inside, rows = np.empty(_STACK_MAX, np.int64), np.empty(_STACK_MAX, np.int64)
+    nexts, ends = np.empty(_STACK_MAX, np.int64), np.empty(_STACK_MAX, np.int64)
+    lead = np.empty(_STACK_MAX, np.int64)
+    comma, comma_size, colon, colon_size = separators[0], separators[1], separators[2], separators[3]
+    for value in range(first, count):
+        if not valid[base[0] + value]:
+            addresses[value], sizes[value] = 0, _NULL
+            continue
+        start = out
+        depth, place, row = np.int64(0), np.int64(0), np.int64(value)
+        node = _node_at(place, row, places, base, valid) if is_wrapped else np.int64(0)
+        is_sayable = True
+        while True:
+            if limit - out < _SLACK:
+                return np.int64(value)
+            if node < 0:
+                out = _put_void(out, voids[place])
+            else:
+                read = nodes[node, READ]
+                slot = base[node] + row
+                if read == READ_STRING:
+                    out = _put_string(out, limit, bits[slot], more[slot], escapes)
+                    if out < 0:
+                        return np.int64(value)
+                elif read == READ_RAW:
+                    if limit - out < more[slot] + _SLACK:
+                        return np.int64(value)
+                    copy(out, bits[slot], more[slot])
+                    out += more[slot]
+                elif read == READ_INT or read == READ_LONG or read == READ_DAYS:
+                    out = _put_long(out, bits[slot])
+                elif read == READ_DOUBLE:
+                    out = _put_double(out, bits[slot], forms, nodes[node, FORM])
+                elif read == READ_BOOLEAN:
+                    put_word(out, np.uint64(0x65757274) if bits[slot] else np.uint64(0x65736C6166))
+                    out += 4 if bits[slot] else 5
+                elif read <= MANY:
+                    put_byte(out, 91 if read == MANY else 123)
+                    out += 1
+                    inside[depth], rows[depth], lead[depth] = node, row, 1
+                    if read == RECORD:
+                        nexts[depth] = nodes[node, FIRST_KEY]
+                        ends[depth] = nodes[node, FIRST_KEY] + nodes[node, KEY_COUNT]
+                    else:
+                        nexts[depth], ends[depth] = bits[slot], bits[slot] + more[slot]
+                    depth += 1
+                elif read == READ_UUID:
+                    out = _put_uuid(out, bits[slot])
+                elif read == READ_MILLIS or read == READ_MILLIS_OF_DAY:
+                    out = _put_long(out, bits[slot] // 1000) if bits[slot] % 1000 == 0 else np.int64(-1)
+                else:
+                    out = _put_moment(out, read, bits[slot], forms, nodes[node, FORM])
+                if out < 0:
+                    is_sayable = False
+                    break
+            has_next = False
+            while depth > 0:
+                top = depth - 1
+                holder = inside[top]
+                read = nodes[holder, READ]
+                if read == RECORD:
+                    key = nexts[top]
+                    row = rows[top]
+                    while key < ends[top]:
+                        place = keys[key, PLACE]
+                        node = _node_at(place, row, places, base, valid)
+                        if node >= 0 or voids[place] != OMITTED:
+                            break
+                        key += 1
+                    if key < ends[top]:
+                        skipped = keys[key, LEAD] if lead[top] else np.int64(0)
+                        size = keys[key, SIZE] - skipped
+                        if limit - out < size + _SLACK:
+                            return np.int64(value)
+                        source = blob + keys[key, AT] + skipped
+                        while size > 0:
+                            put_word(out, word_at(source))
+                            moved = min(size, 8)
+                            out += moved
+                            source += moved
+                            size -= moved
+                        nexts[top], lead[top] = key + 1, 0
+                        has_next = True
+                        break
+                elif nexts[top] < ends[top]:
+                    row = nexts[top]
+                    nexts[top] = row + 1
+                    place = nodes[holder, CHILD]
+                    if limit - out < _SLACK:
+                        return np.int64(value)
+                    if lead[top]:
+                        lead[top] = 0
+                    else:
+                        for index in range(comma_size):
+                            put_byte(out + index, byte_at(blob + comma + index))
+                        out += comma_size
+                    if read == NAMED:
+                        slot = base[holder + 1] + row
+                        out = _put_string(out, limit, bits[slot], more[slot], escapes)
+                        if out < 0:
+                            return np.int64(value)
+                        for index in range(colon_size):
+                            put_byte(out + index, byte_at(blob + colon + index))
+                        out += colon_size
+                    node = _node_at(place, row, places, base, valid)
+                    has_next = True
+                    break
+                if limit - out < _SLACK:
+                    return np.int64(value)
+                put_byte(out, 93 if read == MANY else 125)
+                out += 1
+                depth -= 1
+            if not has_next:
+                break
+        if is_sayable:
+            addresses[value], sizes[value] = start, out - start
+        else:
+            addresses[value], sizes[value] = 0, _NULL
+            out = start
+    return np.int64(count)
