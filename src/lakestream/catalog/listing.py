@@ -9,6 +9,7 @@ of it is kept. Whoever wrote them: any engine may have.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from lakestream.catalog import manifest_schemas as f
@@ -16,7 +17,15 @@ from lakestream.catalog.locations import Locations
 from lakestream.catalog.manifests import DATA, DELETED, PARQUET, ManifestFile, read_entries, read_list
 from lakestream.catalog.next_offsets import main_of
 from lakestream.catalog.shapes import Json
-from lakestream.catalog.topic_layout import COLUMNS, FIRST_FREE_ID, OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
+from lakestream.catalog.topic_layout import (
+    FIRST_FREE_ID,
+    OFFSET_ID,
+    PARTITION_ID,
+    RAW_VALUE_ID,
+    SCHEMA_ID,
+    TIMESTAMP_ID,
+    VALUE_ID,
+)
 from lakestream.errors import Corrupt
 from lakestream.storage.object_store import ObjectStore
 from lakestream.storage.together import together
@@ -29,7 +38,8 @@ _MANIFEST_COST: Final = 4
 POSITION_DELETES: Final = 1
 UNKNOWN_PARTITION: Final = -1
 """Of a file with rows of several partitions, or of nobody knows which."""
-_VALUE_ID: Final = COLUMNS[0].field_id
+_VALUES: Final = (VALUE_ID, SCHEMA_ID, RAW_VALUE_ID)
+"""A row has a value if it has something in one of these."""
 _PATH_ID: Final = 2147483546
 """The column of a position delete file that says which data file it is about."""
 _REFERENCED_FILE: Final = 143
@@ -53,11 +63,11 @@ class LiveFile(NamedTuple):
     size: int
     sequence_number: int
     tombstones: int | None
-    """Rows without a value."""
+    """Rows without a value; of typed values, no more than these."""
     about: str | None
     """Of deletes: the one data file that they are about, where that is known."""
-    has_more_columns: bool = False
-    """Others than the stream's own, as far as its statistics tell."""
+    more_columns: frozenset[int] = frozenset()
+    """Others than the stream's own, as far as its statistics tell: typed ones, or such that somebody else has added."""
 
 
 class Manifest(NamedTuple):
@@ -184,10 +194,16 @@ def _file(manifest: ManifestFile, entry: dict[int, Any], place: int | None) -> L
         record_count=data[f.RECORD_COUNT],
         size=data[f.FILE_SIZE],
         sequence_number=manifest.sequence_number if sequence_number is None else sequence_number,
-        tombstones=nulls.get(_VALUE_ID),
+        tombstones=min((nulls[number] for number in _VALUES if number in nulls), default=None),
         about=_about(data, lower, upper),
-        has_more_columns=max(data.get(f.COLUMN_SIZES) or data.get(f.VALUE_COUNTS) or (0,)) >= FIRST_FREE_ID,
+        more_columns=_more_columns(tuple(data.get(f.COLUMN_SIZES) or data.get(f.VALUE_COUNTS) or ())),
     )
+
+
+@lru_cache(maxsize=1_000)
+def _more_columns(numbers: tuple[int, ...]) -> frozenset[int]:
+    """Most files of a table have the same, and need them only once."""
+    return frozenset(number for number in numbers if number >= FIRST_FREE_ID)
 
 
 def _partition(data: dict[int, Any], lower: dict[int, bytes], upper: dict[int, bytes], place: int | None) -> int:

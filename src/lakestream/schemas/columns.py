@@ -6,8 +6,8 @@ What is in a schema and is not ours (types of later versions of Iceberg, default
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -166,3 +166,31 @@ def all_columns(columns: Sequence[Column]) -> Iterator[Column]:
     for column in columns:
         yield column
         yield from all_columns(inner_columns(column.type))
+
+
+def pruned(columns: Sequence[Column], wanted: Set[int]) -> tuple[Column, ...]:
+    """Those with such numbers and what they are in. What others have added is not in our files, nor what we have no
+    type for: to readers it is null there, or whatever the table's schema says of rows that are older than a column."""
+    return tuple(found for column in columns if (found := _pruned(column, wanted)) is not None)
+
+
+def _pruned(column: Column, wanted: Set[int]) -> Column | None:
+    match column.type:
+        case Primitive():
+            return column if column.field_id in wanted else None
+        case Foreign():
+            return None
+        case Fields(fields):
+            inner = pruned(fields, wanted)
+            return replace(column, type=Fields(inner)) if inner else None
+        case ListColumn(element):
+            found = _pruned(element, wanted)
+            return None if found is None else replace(column, type=ListColumn(found))
+        case MapColumn(key, value):
+            kept = _pruned(key, wanted), _pruned(value, wanted)
+            return None if kept[0] is None or kept[1] is None else replace(column, type=MapColumn(kept[0], kept[1]))
+
+
+def leaf_ids(columns: Sequence[Column]) -> set[int]:
+    """Of those that hold values themselves."""
+    return {column.field_id for column in all_columns(columns) if not inner_columns(column.type)}

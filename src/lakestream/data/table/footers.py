@@ -76,6 +76,15 @@ class Footer:
     def bytes_held(self) -> int:
         return _MEMORY_FACTOR * int(self.metadata.serialized_size) + (len(self.body) if self.body else 0)
 
+    def leaf_ids(self) -> set[int]:
+        """Of the columns that hold values themselves; one without an id is 0."""
+        by_id = set(_leaf_ids(self.metadata.schema.to_arrow_schema()))
+        if by_id != {0}:
+            return by_id
+        named = {".".join(path): field_id for field_id, path in self.paths.items()}
+        schema = self.metadata.schema
+        return {named.get(_plain_path(schema.column(place).path), 0) for place in range(len(schema))}
+
     def spans(self, group: int, columns: Mapping[int, tuple[str, ...]]) -> list[Span]:
         """Where in the file the bytes of these columns lie."""
         chosen = tuple(".".join(path) for path in columns.values())
@@ -243,6 +252,24 @@ def _numbered(fields: Any, above: tuple[str, ...]) -> Iterator[tuple[int, tuple[
             yield from _numbered(field.type, path)
         elif pa.types.is_list(field.type) and pa.types.is_struct(field.type.value_type):
             yield from _numbered(field.type.value_type, path)
+
+
+def _leaf_ids(fields: Any) -> Iterator[int]:
+    for field in fields:
+        kind = field.type
+        if pa.types.is_struct(kind):
+            yield from _leaf_ids(kind)
+        elif pa.types.is_list(kind):
+            yield from _leaf_ids([kind.value_field])
+        elif pa.types.is_map(kind):
+            yield from _leaf_ids([kind.key_field, kind.item_field])
+        else:
+            yield int((field.metadata or {}).get(_ID_KEY, 0))
+
+
+def _plain_path(path: str) -> str:
+    """Without the levels of lists, which our names for columns do not have."""
+    return path.replace(".list.element", "")
 
 
 def _named(columns: tuple[Column, ...], above: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:

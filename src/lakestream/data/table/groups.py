@@ -161,9 +161,10 @@ def _typed(
 
 def read_batches(
     part: Part, columns: Mapping[int, tuple[str, ...]], spans: Sequence[Span], bodies: Sequence[Buffer]
-) -> list[tuple[Any, Longs | None]]:
-    """Record batches in our layout, for who writes them into another file, and which of their rows count; None: all."""
-    return [(batch, kept) for batch, _, kept in _read(part, columns, spans, bodies, Span(0, HIGHEST))]
+) -> list[tuple[Any, Any, Longs | None]]:
+    """Record batches in our layout, the same with all that was read, as the file has it, and which of their rows count;
+    None: all. For who writes them into another file."""
+    return list(_read(part, columns, spans, bodies, Span(0, HIGHEST)))
 
 
 def read_times(

@@ -3,8 +3,8 @@
 Before: the table's columns, from its metadata.  After: parquet.py.
 """
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -116,32 +116,6 @@ def _keys(array: Any) -> Any:
 
 def _items(array: Any) -> Any:
     return array.items
-
-
-# Which columns of a table are written
-
-
-def pruned(columns: Sequence[Column], wanted: Set[int]) -> tuple[Column, ...]:
-    """Those with such numbers and what they are in. What others have added is not in our files, nor what we have no
-    type for: to readers it is null there, or whatever the table's schema says of rows that are older than a column."""
-    return tuple(found for column in columns if (found := _pruned(column, wanted)) is not None)
-
-
-def _pruned(column: Column, wanted: Set[int]) -> Column | None:
-    match column.type:
-        case Primitive():
-            return column if column.field_id in wanted else None
-        case Foreign():
-            return None
-        case Fields(fields):
-            inner = pruned(fields, wanted)
-            return replace(column, type=Fields(inner)) if inner else None
-        case ListColumn(element):
-            found = _pruned(element, wanted)
-            return None if found is None else replace(column, type=ListColumn(found))
-        case MapColumn(key, value):
-            kept = _pruned(key, wanted), _pruned(value, wanted)
-            return None if kept[0] is None or kept[1] is None else replace(column, type=MapColumn(kept[0], kept[1]))
 
 
 def sample(leaf: Leaf, group: Any, rows: int) -> Any:

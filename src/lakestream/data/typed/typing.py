@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from lakestream.catalog.topic_layout import FIRST_FREE_ID, STREAM, VALUE, VALUE_ID
 from lakestream.data.table.arrow import PLAIN_COLUMNS, STREAM_TYPE, arrow_schema, field_id_of
 from lakestream.data.table.compiled import Longs
-from lakestream.data.table.leaves import pruned
 from lakestream.data.table.located import Located, numbers
 from lakestream.data.typed import framing
 from lakestream.data.typed.arrow import from_arrow, to_arrow
@@ -31,7 +30,7 @@ from lakestream.data.typed.framing import Group, Missed, Split, Unknown
 from lakestream.data.typed.kernels_values import FRAME_SIZE, differing
 from lakestream.data.typed.project import Projection, bound_ids
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.schemas.columns import Column, inner_columns
+from lakestream.schemas.columns import Column, inner_columns, pruned
 from lakestream.schemas.model import Format
 from lakestream.schemas.typing import Inferred, Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
 from lakestream.schemas.writers import Writer

@@ -49,7 +49,10 @@ def without_rows(
     if not left:
         return None
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, left[0].schema, compression="zstd", store_schema=False) as writer:
+    schema = left[0].schema
+    with pq.ParquetWriter(
+        sink, schema, compression="zstd", store_schema=False, store_decimal_as_integer=True
+    ) as writer:
         for table in left:
             writer.write_table(table)
     written = sink.getvalue()

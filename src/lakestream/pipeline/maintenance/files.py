@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from lakestream.catalog.locations import Locations
-from lakestream.catalog.topic_layout import COLUMNS, STREAM, Column
-from lakestream.data.table.arrow import SCHEMA
+from lakestream.catalog.topic_layout import COLUMNS, RAW_VALUE_ID, SCHEMA_ID, STREAM, VALUE_ID
+from lakestream.data.table.arrow import arrow_schema
 from lakestream.data.table.compiled import Longs
+from lakestream.data.table.conform import conformed
 from lakestream.data.table.deletes import joined, read_positions
 from lakestream.data.table.footers import TAIL_BYTES, Footer, footer_size, read_footer
 from lakestream.data.table.groups import Part, read_batches
@@ -19,23 +20,12 @@ from lakestream.data.table.located import numbers
 from lakestream.errors import Corrupt, Missing, OutOfRange
 from lakestream.model import Buffer, Span
 from lakestream.pipeline.maintenance.tasks import Source
+from lakestream.schemas.columns import Column, leaf_ids
 from lakestream.storage.object_store import ObjectStore
 
-
-def _ids(columns: tuple[Column, ...], *, leaves: bool) -> set[int]:
-    found: set[int] = set()
-    for column in columns:
-        if column.fields:
-            found |= _ids(column.fields, leaves=leaves)
-        if not leaves or not column.fields:
-            found.add(column.field_id)
-    return found
-
-
-LEAVES: Final = _ids(COLUMNS, leaves=True)
-ALL: Final = (COLUMNS[0].field_id, *(column.field_id for column in COLUMNS[1].fields))
 KEY_ID: Final = next(column.field_id for column in COLUMNS[1].fields if column.name == "key")
-VALUE_ID: Final = COLUMNS[0].field_id
+VALUES: Final = (VALUE_ID, SCHEMA_ID, RAW_VALUE_ID)
+"""A row that has nothing in any of these has no value."""
 TIMES: Final = tuple(
     column.field_id for column in COLUMNS[1].fields if column.name in ("offset", "timestamp", "timestamp_ms")
 )
@@ -90,18 +80,29 @@ class TableFile:
         self.deleted = deleted
         """Places of rows that count no more."""
 
-    @property
-    def is_ours(self) -> bool:
-        """Every column of it is one of ours: written anew with these, it loses nothing."""
-        return int(self.footer.metadata.num_columns) == len(LEAVES & set(self.footer.paths))
+    def has_only(self, columns: tuple[Column, ...]) -> bool:
+        """No others than these: written anew with them, it loses nothing."""
+        return self.footer.leaf_ids() <= leaf_ids(columns)
 
     async def rows(self, group: int, ids: Sequence[int]) -> list[Any]:
         """Record batches with our names for things, of the rows that count."""
-        part = Part(self.footer, self.footer.groups[group], None, self.deleted)
+        part = Part(self.footer, self.footer.groups[group], None, self.deleted, is_typed=True)
         columns = self._columns(ids)
         spans = self.footer.spans(group, columns)
         found = read_batches(part, columns, spans, await self._files.read_spans(self._key, spans))
-        return [picked(batch, kept) if kept is not None else batch for batch, kept in found]
+        return [picked(batch, kept) if kept is not None else batch for batch, _, kept in found]
+
+    async def whole_rows(self, group: int, columns: tuple[Column, ...]) -> list[Any]:
+        """The same with all of these columns."""
+        part = Part(self.footer, self.footer.groups[group], None, self.deleted, is_typed=True)
+        wanted = {number: path for number, path in self.footer.paths.items() if len(path) == 1}
+        spans = self.footer.spans(group, wanted)
+        found = read_batches(part, wanted, spans, await self._files.read_spans(self._key, spans))
+        batches = [(conformed(there, columns), kept) for _, there, kept in found]
+        return [picked(batch, kept) if kept is not None else batch for batch, kept in batches]
+
+    async def read_spans(self, spans: Sequence[Span]) -> list[Buffer]:
+        return await self._files.read_spans(self._key, spans)
 
     async def body(self) -> Buffer:
         """All of it."""
@@ -122,6 +123,8 @@ def _without_views(field: Any) -> Any:
         return field.with_type(pa.struct([_without_views(one) for one in kind]))
     if pa.types.is_list(kind):
         return field.with_type(pa.list_(_without_views(kind.value_field)))
+    if pa.types.is_map(kind):
+        return field.with_type(pa.map_(_without_views(kind.key_field), _without_views(kind.item_field)))
     if pa.types.is_binary_view(kind):
         return field.with_type(pa.binary())
     return field.with_type(pa.string()) if pa.types.is_string_view(kind) else field
@@ -138,9 +141,9 @@ def times_of(batch: Any) -> Longs:
     return found
 
 
-def laid_out(batches: Sequence[Any]) -> list[Any]:
+def laid_out(batches: Sequence[Any], columns: tuple[Column, ...]) -> list[Any]:
     """In the types that files are written from."""
     if not batches:
         return []
-    found: list[Any] = pa.Table.from_batches(batches).cast(SCHEMA).to_batches()
+    found: list[Any] = pa.Table.from_batches(batches).cast(arrow_schema(columns)).to_batches()
     return [batch for batch in found if batch.num_rows]

@@ -7,14 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from lakestream.catalog.bound_columns import bound_ids
 from lakestream.catalog.listing import POSITION_DELETES, Listing, LiveFile, by_partition
+from lakestream.catalog.parquet_names import file_columns
 from lakestream.catalog.rewrite import ROW_IDS_SINCE
 from lakestream.catalog.shapes import Json
+from lakestream.catalog.topic_layout import VALUE_ID, iceberg_schema
 from lakestream.catalog.topic_shape import layout_of
 from lakestream.pipeline.maintenance.compacting import Cleaned, CompactionSettings, cleaned_of, due
 from lakestream.pipeline.maintenance.merging import MergeSettings, merges
 from lakestream.pipeline.maintenance.rows import leaving
 from lakestream.pipeline.maintenance.tasks import Compact, Forget, Merge, Source, Task
+from lakestream.schemas.columns import Column, columns_of, leaf_ids, pruned
 
 TARGET_SIZE: Final = "write.target-file-size-bytes"
 FOR_EVER: Final = -1
@@ -87,6 +91,8 @@ class _Making:
         self._deletes = listing.deletes
         self._location: str = metadata["location"]
         self._target = _target(metadata, settings)
+        self._bound = bound_ids(metadata)
+        self._columns = _typed_columns(metadata, self._bound)
         self._spec_id = layout_of(metadata).spec["spec-id"]
         self._ages_ms = {one.get("sequence-number", 0): now_ms - one["timestamp-ms"] for one in metadata["snapshots"]}
         self._deleted_rows: dict[str, int] = {}
@@ -117,7 +123,8 @@ class _Making:
         border = tuple(file for file in border if file.is_parquet)
         if border and self._take(border):
             sources = self._sources(border)
-            self.tasks.append(Forget(number, sources, self._location, self._target, before_ms, log_start))
+            task = Forget(number, sources, self._location, self._target, before_ms, log_start, self._columns)
+            self.tasks.append(task)
             return None
         return [file for file in files if file not in whole]
 
@@ -141,6 +148,7 @@ class _Making:
                 wanted.end,
                 wanted.tombstones_before,
                 wanted.newest,
+                self._columns,
             )
         )
         return True
@@ -150,18 +158,21 @@ class _Making:
         if anew := [file for file in ours if file.location in self._policy.anew]:
             for file in anew:  # each for itself, and others another time: what is merged lies side by side
                 if self._take([file]):
-                    self.tasks.append(Merge(number, self._sources([file]), self._location, self._target))
+                    self.tasks.append(self._merged(number, [file]))
             return
         for run in merges(ours, self._ages_ms, self._target, self._settings, self._deleted_rows):
             if self._take(run):
-                self.tasks.append(Merge(number, self._sources(run), self._location, self._target))
+                self.tasks.append(self._merged(number, run))
+
+    def _merged(self, number: int, files: Sequence[LiveFile]) -> Merge:
+        return Merge(number, self._sources(files), self._location, self._target, self._columns)
 
     def _can_be_merged(self, file: LiveFile) -> bool:
         """What others have partitioned or widened is left as they want it."""
         return (
             file.is_parquet
             and file.spec_id == self._spec_id
-            and not file.has_more_columns
+            and file.more_columns <= self._bound
             and file.location not in self._not_merged
         )
 
@@ -188,6 +199,17 @@ class _Making:
 
 def _may_be_about(deletes: LiveFile, file: LiveFile) -> bool:
     return deletes.about in (None, file.location) and deletes.sequence_number >= file.sequence_number
+
+
+def _typed_columns(metadata: Json, bound: frozenset[int]) -> tuple[Column, ...]:
+    """Of a typed table, as its files have them: what rows are written anew with."""
+    columns = file_columns(metadata)
+    if not bound and any(column.field_id == VALUE_ID for column in columns):
+        return ()
+    return pruned(columns, bound | _OWN)
+
+
+_OWN: Final = leaf_ids(columns_of(iceberg_schema()))
 
 
 def _target(metadata: Json, settings: MergeSettings) -> int:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from lakestream.catalog.data_files import FileDescription
+from lakestream.schemas.columns import Column
+from lakestream.schemas.typing import Inferred, Misfits, Typing, WantedSchema
+from lakestream.schemas.writers import Writer
 
 
 class Source(NamedTuple):
@@ -31,6 +34,8 @@ class Merge:
     location: str
     """Of the table."""
     target: int
+    columns: tuple[Column, ...] = ()
+    """That values and keys are typed into, and the stream's own. Empty: the table has only these and that of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Forget:
     target: int
     before_ms: int
     before_offset: int
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +64,28 @@ class Compact:
     end: int
     tombstones_before: int
     newest: int
+    columns: tuple[Column, ...] = ()
 
 
-Task: TypeAlias = Merge | Forget | Compact
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Type the values of sources anew, as is said now; write those anew where fewer rows keep their bytes then."""
+
+    partition: int
+    sources: tuple[Source, ...]
+    location: str
+    target: int
+    columns: tuple[Column, ...]
+    typing: Typing
+    writers: tuple[Writer, ...]
+    """All that rows of the table may be of."""
+    own_ids: tuple[int, ...]
+    """Of the columns that values and keys are in. A file with others is left as it is."""
+    only_look: bool = False
+    """Nothing is written."""
+
+
+Task: TypeAlias = Merge | Forget | Compact | Repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +100,30 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Repaired:
+    """The files are stored, unless it was only to look."""
+
+    gone: tuple[str, ...] = ()
+    files: tuple[FileDescription, ...] = ()
+    rows_before: int = 0
+    """That keep their bytes in the sources."""
+    rows_after: int = 0
+    """That would keep, or keep them, when they are typed as is said now."""
+    misfits: tuple[Misfits, ...] = ()
+    """Why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairWants:
+    """As `pipeline.tasks.Wants`."""
+
+    schemas: tuple[WantedSchema, ...]
+    inferred: tuple[Inferred, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NotDone:
     reason: str
 
 
-Result: TypeAlias = Written | NotDone
+Result: TypeAlias = Written | Repaired | RepairWants | NotDone

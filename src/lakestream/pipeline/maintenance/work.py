@@ -19,16 +19,16 @@ from lakestream.catalog.data_files import FileDescription, data_location
 from lakestream.catalog.locations import Locations
 from lakestream.catalog.topic_layout import OFFSET_ID, STREAM, VALUE
 from lakestream.clock import Ids
+from lakestream.data.table.arrow import PLAIN_COLUMNS
 from lakestream.data.table.located import numbers
 from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.model import MiB
 from lakestream.pipeline.maintenance.as_it_is import without_rows
 from lakestream.pipeline.maintenance.files import (
-    ALL,
     KEY_ID,
     TIMES,
-    VALUE_ID,
+    VALUES,
     TableFile,
     TableFiles,
     laid_out,
@@ -36,7 +36,19 @@ from lakestream.pipeline.maintenance.files import (
     times_of,
 )
 from lakestream.pipeline.maintenance.newest import Newest
-from lakestream.pipeline.maintenance.tasks import Compact, Forget, Merge, NotDone, Result, Source, Task, Written
+from lakestream.pipeline.maintenance.tasks import (
+    Compact,
+    Forget,
+    Merge,
+    NotDone,
+    Repair,
+    Repaired,
+    RepairWants,
+    Result,
+    Source,
+    Task,
+    Written,
+)
 from lakestream.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -74,6 +86,8 @@ class Rewriting:
                     return await one.forget(task)
                 case Compact():
                     return await one.compact(task)
+                case Repair():
+                    return await one.repair(task)
         except Exception as error:  # also a bug: it holds up one partition, not all of them
             await one.remove()
             return NotDone(str(error) if isinstance(error, LakestreamError) else f"{type(error).__name__}: {error}")
@@ -90,6 +104,7 @@ class _One:
         self._ids = ids
         self._settings = settings
         self._task = task
+        self._columns = task.columns or PLAIN_COLUMNS
         self._files = TableFiles(objects, locations)
         self._stored: list[str] = []
 
@@ -97,10 +112,10 @@ class _One:
         out = _Out(self)
         for source in task.sources:
             file = await self._files.open(source)
-            if not file.is_ours:
+            if not file.has_only(self._columns):
                 raise Corrupt(f"{source.location} has columns that are not the stream's own: it is left as it is")
             for group in range(len(file.footer.groups)):
-                await out.add(await file.rows(group, ALL))
+                await out.add(await file.whole_rows(group, self._columns))
         return Written(tuple(source.location for source in task.sources), await out.end())
 
     async def forget(self, task: Forget) -> Written:
@@ -124,6 +139,26 @@ class _One:
                 gone.append(source.location)
                 files += await self._without(file, going)
         return Written(tuple(gone), tuple(files), reached)
+
+    async def repair(self, task: Repair) -> Result:
+        # Here and not above: most tables are of bytes, and have no use for the kernels of it.
+        from lakestream.pipeline.maintenance.repairing import retyped
+
+        done = Repaired()
+        for source in task.sources:
+            made = await retyped(await self._files.open(source), task, self._place)
+            if isinstance(made, RepairWants):
+                await self.remove()
+                return made
+            files = [await self._store(written) for written in made.written]
+            done = Repaired(
+                (*done.gone, *((source.location,) if files else ())),
+                (*done.files, *files),
+                done.rows_before + made.rows_before,
+                done.rows_after + made.rows_after,
+                (*done.misfits, *made.misfits),
+            )
+        return done
 
     async def remove(self) -> None:
         if not self._stored:
@@ -165,15 +200,14 @@ class _One:
     ) -> NDArray[np.bool_]:
         """Of the rows of a group that count: which go now."""
         look_for_tombstones = source.has_tombstones and file.footer.groups[group].offset_lo < task.tombstones_before
-        ids = (OFFSET_ID, KEY_ID, VALUE_ID) if look_for_tombstones else (OFFSET_ID, KEY_ID)
+        ids = (OFFSET_ID, KEY_ID, *VALUES) if look_for_tombstones else (OFFSET_ID, KEY_ID)
         masks = [np.empty(0, np.bool_)]
         for batch in await file.rows(group, ids):
             stream = batch.column(STREAM)
             offsets = numbers(stream.field("offset"), -1)
             going = newest.supersedes(stream.field("key"), offsets)
             if look_for_tombstones:
-                empty = np.asarray(batch.column(VALUE).is_null()) & np.asarray(stream.field("key").is_valid())
-                going |= empty & (offsets < task.tombstones_before)
+                going |= _tombstones(batch) & (offsets < task.tombstones_before)
             masks.append(going & (offsets < task.end) & (offsets != task.newest))
         return np.concatenate(masks)
 
@@ -186,19 +220,19 @@ class _One:
 
     async def _without(self, file: TableFile, going: Sequence[NDArray[np.bool_]]) -> Sequence[FileDescription]:
         """The file written anew; `going`: of each row group, which of the rows that count are left out."""
-        if not file.is_ours:
+        if not file.has_only(self._columns):
             made = without_rows(await file.body(), file.footer, file.deleted, going, self._task.partition, self._place)
             return [] if made is None else [await self._store(made)]
         out = _Out(self)
         for group, mask in enumerate(going):
-            await out.add(_without_all(await file.rows(group, ALL), mask))
+            await out.add(_without_all(await file.whole_rows(group, self._columns), mask))
         return await out.end()
 
     async def write(self, batches: Sequence[Any]) -> list[FileDescription]:
         """Files of these rows, in order of offset, stored."""
-        rows = laid_out(_sorted(batches))
+        rows = laid_out(_sorted(batches), self._columns)
         settings = ParquetSettings(file_bytes_max=self._task.target)
-        return [await self._store(written) for written in write_parquet(rows, self._place, settings)]
+        return [await self._store(written) for written in write_parquet(rows, self._place, settings, self._columns)]
 
     async def _store(self, written: WrittenFile) -> FileDescription:
         description = written.description
@@ -245,6 +279,15 @@ def _sorted(batches: Sequence[Any]) -> list[Any]:
     if len(offsets) < 2 or (np.diff(offsets) > 0).all():
         return list(batches)
     found: list[Any] = picked(pa.Table.from_batches(batches), np.argsort(offsets, kind="stable")).to_batches()
+    return found
+
+
+def _tombstones(batch: Any) -> NDArray[np.bool_]:
+    """Rows with a key and without a value, in whatever column."""
+    stream = batch.column(STREAM)
+    found: NDArray[np.bool_] = np.asarray(stream.field("key").is_valid()) & np.asarray(batch.column(VALUE).is_null())
+    for name in ("schema_id", "value"):
+        found &= np.asarray(stream.field(name).is_null())
     return found
 
 

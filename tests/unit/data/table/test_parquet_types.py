@@ -15,9 +15,9 @@ from pyiceberg.schema import Schema
 from tests.unit.data.table.typed_rows import all_types, batch
 
 from lakestream.data.table.bounds import bounds_of, single_value
-from lakestream.data.table.leaves import leaves_of, pruned
+from lakestream.data.table.leaves import leaves_of
 from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
-from lakestream.schemas.columns import Column, Fields, Foreign, ListColumn, iceberg_fields, primitive_of
+from lakestream.schemas.columns import Column, Fields, Foreign, ListColumn, iceberg_fields, primitive_of, pruned
 from lakestream.schemas.shape import Kind, Primitive
 
 
