@@ -34,12 +34,14 @@ COMMANDS: Mapping[str, Command] = {
             "describe": Command("a topic's partitions and settings", "topics:configure_describe"),
             "alter": Command("add partitions, change settings", "topics:configure_alter"),
             "delete": Command("delete topics and their records", "topics:configure_delete"),
+            "repair": Command("give rows their columns that could not have them before", "repair:configure"),
         },
     ),
     "table": Command(
         "the tables that topics become",
         words={
-            "refresh": Command("wait until a table has everything that was acknowledged", "table:configure_refresh")
+            "refresh": Command("wait until a table has everything that was acknowledged", "table:configure_refresh"),
+            "rejects": Command("rows that keep their bytes, and why", "repair:configure_rejects"),
         },
     ),
     "produce": Command("send the lines of standard input to a topic", "produce:configure"),

@@ -33,7 +33,7 @@ from lakestream.schemas.model import Format, Schema, Source
 from lakestream.schemas.shape import Struct
 from lakestream.schemas.sources import kept, read_message, source_of
 from lakestream.schemas.typing import Inferred, Mode, Part, Typed, Typing, WantedSchema
-from lakestream.schemas.writers import Writer
+from lakestream.schemas.writers import Bound, Writer
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ UNKNOWN_MAX: Final = 200
 """Ids that nobody knows, of one topic. Whoever sends more is not believed to mean any of them."""
 UNKNOWN_AGAIN_MS: Final = 30_000
 UNKNOWN_AGAIN_MS_MAX: Final = 600_000
+WRITERS_AGAIN_MS: Final = 60_000
+"""Others make some, too: whoever repairs a table."""
 READ_S_MAX: Final = 20.0
 REASONS_TOLD: Final = 5
 
@@ -125,6 +127,7 @@ class _Side:
 @dataclass(slots=True)
 class _Topic:
     sides: Mapping[Part, _Side]
+    read_ms: int
 
 
 class TypedTopics:
@@ -153,6 +156,20 @@ class TypedTopics:
             if choice.mode in (Mode.LATEST, Mode.FIXED):
                 table, numbers[part] = await self._chosen(topic, named.name, table, part, choice)
         return Prepared(table, self._typing(topic, settings, numbers))
+
+    async def mend(
+        self, named: NamedTopic, table: LoadedTable, *, may_change: bool = True
+    ) -> tuple[Prepared, tuple[Writer, ...]]:
+        """As `prepare`, for who types rows of the table anew: what nobody knew is looked for again, and fields that had
+        no column get one where it fits by now. With all writers that the rows may be of."""
+        topic = await self._topic(table.table_id)
+        for part, side in topic.sides.items():
+            side.unknown.clear()
+            for writer in side.current():
+                if may_change and _lacks_some(writer.columns):
+                    table = await self._bind_again(topic, table, part, writer)
+        prepared = await self.prepare(named, table)
+        return prepared, tuple(topic.sides[Part.VALUE].writers.values())
 
     async def learn(
         self,
@@ -202,10 +219,15 @@ class TypedTopics:
     # Schemas
 
     async def _topic(self, topic_id: str) -> _Topic:
-        if (known := self._topics.get(topic_id)) is None:
+        known, now_ms = self._topics.get(topic_id), self._clock.now_ms()
+        if known is None:
             found = await self._catalog.writers.all(topic_id)
-            known = _Topic({part: _Side(dict(found.of(part))) for part in Part})
+            known = _Topic({part: _Side(dict(found.of(part))) for part in Part}, now_ms)
             self._topics[topic_id] = known
+        elif now_ms - known.read_ms >= WRITERS_AGAIN_MS:
+            found, known.read_ms = await self._catalog.writers.all(topic_id), now_ms
+            for part, side in known.sides.items():
+                side.writers.update(found.of(part))
         return known
 
     async def _chosen(
@@ -264,18 +286,34 @@ class TypedTopics:
         side = topic.sides[part]
         if (known := side.same(wanted)) is not None:
             return table, known
+        table, made = await self._grown(side, table, part, shaped)
+        for reason in made.reasons[:REASONS_TOLD]:
+            log.warning("pipeline.no_column table=%s schema=%d reason=%s", table.name, wanted.schema_id, reason)
+        writer = await self._record(side, table.table_id, part, wanted, made)
+        side.shaped[writer.number] = shaped
+        return table, writer
+
+    async def _bind_again(self, topic: _Topic, table: LoadedTable, part: Part, writer: Writer) -> LoadedTable:
+        """Under a number of its own: what was typed by the old one is read as before."""
+        side = topic.sides[part]
+        if await self._known(side, writer, "") is None:
+            return table
+        shaped = side.shaped[writer.number]
+        table, made = await self._grown(side, table, part, shaped)
+        if made.bounds != writer.columns:
+            again = _numbered(writer, side.free_number(), made)
+            stored = await self._record(side, table.table_id, part, again, made)
+            side.shaped[stored.number] = shaped
+        return table
+
+    async def _grown(self, side: _Side, table: LoadedTable, part: Part, shaped: _Shaped) -> tuple[LoadedTable, Grown]:
         before = [await self._known(side, one, shaped.message) for one in side.writers.values()]
         grow = grown if part is Part.VALUE else grown_key
 
         def growing(columns: Sequence[Column], next_id: int) -> Grown:
             return grow(columns, shaped.shape, next_id, [one for one in before if one is not None])
 
-        table, made = await evolve(self._catalog, table.table_id, growing)
-        for reason in made.reasons[:REASONS_TOLD]:
-            log.warning("pipeline.no_column table=%s schema=%d reason=%s", table.name, wanted.schema_id, reason)
-        writer = await self._record(side, table.table_id, part, wanted, made)
-        side.shaped[writer.number] = shaped
-        return table, writer
+        return await evolve(self._catalog, table.table_id, growing)
 
     async def _record(self, side: _Side, topic_id: str, part: Part, wanted: Writer, made: Grown) -> Writer:
         """Under a number that nobody has. Another driver may be at it too, also for the same."""
@@ -307,6 +345,10 @@ class TypedTopics:
         from lakestream.data.typed.codecs import codec_of
 
         return _Shaped(codec_of(writer).shape, "")
+
+
+def _lacks_some(bounds: Sequence[Bound | None]) -> bool:
+    return any(one is None or _lacks_some(one.children) for one in bounds)
 
 
 def _unnumbered(source: Source, schema_id: int) -> Writer:

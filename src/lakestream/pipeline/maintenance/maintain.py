@@ -243,12 +243,13 @@ class Maintenance:
             if planned.plan.dropped:
                 await table.drop(planned.plan.dropped)
             for task, result in zip(planned.plan.tasks, results, strict=True):
-                if isinstance(result, NotDone):
+                if not isinstance(result, Written):
                     done.failed += 1
                     if isinstance(task, Merge):
                         looked = self._looked[planned.loaded.table_id]
                         looked.not_merged.update((source.location, now_ms) for source in task.sources)
-                    log.warning("maintenance.not_done table=%s: %s", planned.loaded.name, result.reason)
+                    reason = result.reason if isinstance(result, NotDone) else "a worker took it for a repair"
+                    log.warning("maintenance.not_done table=%s: %s", planned.loaded.name, reason)
                 elif isinstance(task, Compact):
                     before = planned.plan.cleaned.get(task.partition, Cleaned())
                     await self._guarded(_Looked(), done, table.compact(task, result, before, now_ms))

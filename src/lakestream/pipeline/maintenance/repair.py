@@ -1,0 +1,209 @@
+"""Rows that keep their bytes get their columns, where these can be had by now: `lakestream topic repair`.
+
+    typed_topics.py   what is known of the topic's schemas now; fields without a column get one where it fits
+    tasks → work.py   a worker types the values of a file anew (repairing.py); what it wants to know is looked up
+    commit            catalog/rewrite.py: the rows are where they were, at the same offsets, for every reader
+
+Only files that become better are written anew. It may be stopped anywhere and done again; beside the pipeline and
+maintenance it does no harm: whoever comes second with a file finds it gone, and looks again.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lakestream.catalog.bound_columns import bound_ids
+from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.errors import Unsupported
+from lakestream.catalog.listing import POSITION_DELETES, Listing, Listings, LiveFile
+from lakestream.catalog.parquet_names import file_columns
+from lakestream.catalog.rewrite import ROW_IDS_SINCE, FilesChanged, Rewrite, rewrite
+from lakestream.errors import Unavailable
+from lakestream.metadata.topics import NamedTopic
+from lakestream.pipeline.maintenance.maintain import RewriteJob
+from lakestream.pipeline.maintenance.tasks import NotDone, Repair, Repaired, RepairWants, Result, Source
+from lakestream.pipeline.typed_topics import TypedTopics
+from lakestream.schemas.columns import columns_of
+from lakestream.schemas.growing import FIRST_FREE_ID
+from lakestream.schemas.typing import Typing
+from lakestream.schemas.writers import Writer
+
+log = logging.getLogger(__name__)
+
+FILES_AT_ONCE: Final = 8
+"""One commit for them."""
+ASKS_MAX: Final = 30
+TRIES_MAX: Final = 5
+TARGET_BYTES: Final = 128 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class RepairDone:
+    files: int = 0
+    """Looked at that have rows with bytes."""
+    files_written: int = 0
+    rows_before: int = 0
+    """That kept their bytes."""
+    rows_after: int = 0
+    reasons: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Why some still do, with the schema's id: how many."""
+    firsts: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """The first of them: partition and offset."""
+    left: list[str] = field(default_factory=list)
+    """Files that could not be looked at, and why."""
+
+
+class Repairs:
+    def __init__(self, catalog: Catalog, typed: TypedTopics, job: RewriteJob) -> None:
+        self._catalog = catalog
+        self._typed = typed
+        self._job = job
+        self._listings = Listings(catalog.objects, catalog.locations)
+
+    async def run(
+        self, named: NamedTopic, *, only_look: bool = False, progress: Callable[[int, int], None] | None = None
+    ) -> RepairDone:
+        """Unsupported: it cannot be done to this table. NoSuchTable: there is none yet."""
+        done = RepairDone()
+        loaded = await self._catalog.load_id(named.topic.topic_id)
+        prepared, writers = await self._typed.mend(named, loaded, may_change=not only_look)
+        if prepared.typing is None:
+            raise Unsupported(
+                f"topic {named.name} has no schema: set lakestream.value.schema, then its rows have columns"
+            )
+        work = _Work(self._catalog, self._typed, self._job, named, prepared.table, prepared.typing, writers, only_look)
+        listing = await self._checked(prepared.table)
+        files = sorted(listing.data, key=lambda file: (file.partition, file.offset_first or 0))
+        seen: set[str] = set()
+        tries = 0
+        while waiting := [file for file in files if file.location not in seen][:FILES_AT_ONCE]:
+            try:
+                await work.do(waiting, listing, done)
+            except FilesChanged as error:
+                tries += 1
+                if tries >= TRIES_MAX:
+                    raise Unavailable(f"the files of the table change all the time: try again ({error})") from error
+                work.table = await self._catalog.load_id(named.topic.topic_id)
+                listing = await self._checked(work.table)
+                files = sorted(listing.data, key=lambda file: (file.partition, file.offset_first or 0))
+                continue
+            seen.update(file.location for file in waiting)
+            if progress is not None:
+                progress(len(seen), len(files))
+        return done
+
+    async def _checked(self, table: LoadedTable) -> Listing:
+        listing = await self._listings.of_main(table.metadata)
+        if table.metadata["format-version"] >= ROW_IDS_SINCE:
+            raise Unsupported("the table is of format v3: its rows have ids, and are left where they are")
+        if any(file.content != POSITION_DELETES or not file.is_parquet for file in listing.deletes):
+            raise Unsupported("rows were deleted by equality: CALL system.rewrite_data_files first")
+        return listing
+
+
+@dataclass(slots=True)
+class _Work:
+    catalog: Catalog
+    typed: TypedTopics
+    job: RewriteJob
+    named: NamedTopic
+    table: LoadedTable
+    typing: Typing
+    writers: tuple[Writer, ...]
+    only_look: bool
+
+    async def do(self, files: Sequence[LiveFile], listing: Listing, done: RepairDone) -> None:
+        results = await self._results(files, listing)
+        good = [one for one in results.values() if isinstance(one, Repaired)]
+        gone = {location for one in good for location in one.gone}
+        if gone:
+            await self._commit([file for file in files if file.location in gone], good, listing)
+        for file in files:
+            _note(done, file, results[file.location])
+
+    async def _results(self, files: Sequence[LiveFile], listing: Listing) -> dict[str, Result]:
+        """By file. What workers want to know they are told, and they try again."""
+        found: dict[str, Result] = {}
+        for number in range(ASKS_MAX):
+            waiting = [file for file in files if file.location not in found]
+            results = await self.job.run([self._task(file, listing, number) for file in waiting])
+            wants = [one for one in results if isinstance(one, RepairWants)]
+            found |= {
+                file.location: one
+                for file, one in zip(waiting, results, strict=True)
+                if not isinstance(one, RepairWants)
+            }
+            if not wants:
+                return found
+            await self._learn(wants)
+        raise Unavailable("workers ask although nobody answers: this is a bug, please report it")
+
+    async def _learn(self, wants: Sequence[RepairWants]) -> None:
+        schemas = [wanted for one in wants for wanted in one.schemas]
+        shapes = [shape for one in wants for shape in one.inferred]
+        prepared = await self.typed.learn(self.named, self.table, self.typing, schemas, shapes)
+        self.table = prepared.table
+        self.typing = prepared.typing or self.typing
+
+    def _task(self, file: LiveFile, listing: Listing, number: int) -> Repair:
+        metadata = self.table.metadata
+        asks = self.typing.asks and number + 1 < ASKS_MAX and not self.only_look  # who asks may change the table
+        typing = Typing(self.typing.value, self.typing.key, asks=asks)  # whatever is wrong stays as it is
+        deletes = [
+            one.location
+            for one in listing.deletes
+            if one.about in (None, file.location) and one.sequence_number >= file.sequence_number
+        ]
+        source = Source(file.location, file.size, file.offset_first or 0, file.offset_last or 0, False, tuple(deletes))
+        known = {one.number: one for one in (*self.writers, *self.typing.value.writers) if one.format}
+        return Repair(
+            file.partition,
+            (source,),
+            metadata["location"],
+            TARGET_BYTES,
+            file_columns(metadata),
+            typing,
+            tuple(known.values()),
+            tuple(_own_ids(self.table)),
+            self.only_look,
+        )
+
+    async def _commit(self, gone: Sequence[LiveFile], results: Sequence[Repaired], listing: Listing) -> None:
+        places = {file.location for file in gone}
+        change = Rewrite(
+            operation="overwrite",
+            gone=gone,
+            files=[file for one in results for file in one.files],
+            deletes_known=frozenset(file.location for file in listing.deletes),
+            deletes_gone=frozenset(file.location for file in listing.deletes if file.about in places),
+        )
+        self.table = await rewrite(self.catalog, self.table, change)
+        log.info("repair.committed table=%s files=%d", self.table.name, len(gone))
+
+
+def _own_ids(table: LoadedTable) -> frozenset[int]:
+    """With the columns that those of keys are inside of."""
+    bound = bound_ids(table.metadata)
+    schema = next(
+        one for one in table.metadata["schemas"] if one.get("schema-id", 0) == table.metadata["current-schema-id"]
+    )
+    return bound | {
+        column.field_id for column in columns_of(schema) if column.name == "_key" and column.field_id >= FIRST_FREE_ID
+    }
+
+
+def _note(done: RepairDone, file: LiveFile, result: Result) -> None:
+    if isinstance(result, NotDone):
+        done.left.append(result.reason)
+    if not isinstance(result, Repaired) or not result.rows_before:
+        return
+    done.files += 1
+    done.files_written += len(result.files)
+    done.rows_before += result.rows_before
+    done.rows_after += result.rows_after if result.gone else max(result.rows_after, 0)
+    for misfits in result.misfits:
+        key = misfits.reason, misfits.schema_id
+        done.reasons[key] += misfits.count
+        done.firsts.setdefault(key, (file.partition, misfits.offset))

@@ -1,0 +1,96 @@
+"""In a worker: the values of a file are typed anew, as if they came out of the log now.
+
+    rows → the bytes that were produced (`data/typed/restoring.py`) → record batches → decode.py → typing.py → Parquet
+
+That is the way of a consumer and then that of a move, so what comes out is what would have come out if the schema had
+been known then: the same offsets, keys, headers and times, and columns instead of bytes where they give them back.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from lakestream.catalog.topic_layout import FIRST_FREE_ID, OFFSET_ID, RAW_VALUE_ID, STREAM, VALUE, VALUE_ID
+from lakestream.data.table.decode import decode
+from lakestream.data.table.encode import encode_rows
+from lakestream.data.table.footers import Footer
+from lakestream.data.table.groups import Part, read_rows, record_columns
+from lakestream.data.table.heads import Source
+from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
+from lakestream.data.table.rows import Rows
+from lakestream.data.typed.typing import Typist
+from lakestream.errors import Corrupt
+from lakestream.model import Span
+from lakestream.pipeline.maintenance.files import TableFile
+from lakestream.pipeline.maintenance.tasks import Repair, RepairWants
+from lakestream.schemas.typing import Misfits, Wanted
+from lakestream.schemas.writers import NoWriter
+
+EVERYTHING: Final = Span(0, 2**63 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Retyped:
+    written: tuple[WrittenFile, ...] = ()
+    """Empty: nothing would be better than it is, or it was only to look."""
+    rows_before: int = 0
+    rows_after: int = 0
+    misfits: tuple[Misfits, ...] = ()
+
+
+async def retyped(file: TableFile, task: Repair, place: Callable[[int], str]) -> Retyped | RepairWants:
+    """Corrupt: it has columns of others, which would be lost, or is damaged."""
+    before = await _raw_rows(file)
+    if not before:
+        return Retyped()
+    _check_own(file.footer, task)
+    rows = [part for group in range(len(file.footer.groups)) for part in await _rows(file, group, task)]
+    typist = Typist(task.columns, task.typing)
+    settings = ParquetSettings(file_bytes_max=task.target)
+    try:
+        written = tuple(write_parquet(typist.typed(_again(rows, file.footer, task)), place, settings, typist.columns))
+    except Wanted as wanted:
+        return RepairWants(wanted.schemas, wanted.inferred)
+    after = typist.tally.raw
+    keeps = after >= before or task.only_look
+    return Retyped(() if keeps else written, before, after, typist.tally.misfits())
+
+
+async def _raw_rows(file: TableFile) -> int:
+    """That have bytes instead of columns."""
+    count = 0
+    for group in range(len(file.footer.groups)):
+        for batch in await file.rows(group, (OFFSET_ID, RAW_VALUE_ID, VALUE_ID)):
+            raw = batch.column(STREAM).field("value")
+            plain = batch.column(VALUE) if VALUE in batch.schema.names else raw
+            count += int(np.count_nonzero(np.asarray(raw.is_valid()) | np.asarray(plain.is_valid())))
+    return count
+
+
+def _check_own(footer: Footer, task: Repair) -> None:
+    foreign = {one for one in footer.paths if one >= FIRST_FREE_ID} - set(task.own_ids)
+    if foreign:
+        name = ".".join(footer.paths[min(foreign)])
+        raise Corrupt(f"{footer.location} has the column {name}, which is not the stream's own: it is left as it is")
+
+
+async def _rows(file: TableFile, group: int, task: Repair) -> list[Rows]:
+    part = Part(file.footer, file.footer.groups[group], None, file.deleted, is_typed=True)
+    writers = {writer.number: writer for writer in task.writers}
+    columns = record_columns(part, writers)
+    spans = file.footer.spans(group, columns)
+    bodies = await file.read_spans(spans)
+    try:
+        return read_rows(part, columns, spans, bodies, EVERYTHING, writers)
+    except NoWriter as error:
+        raise Corrupt(f"{file.footer.location}: {error}, so nobody knows what its rows were") from error
+
+
+def _again(rows: Sequence[Rows], footer: Footer, task: Repair) -> Iterator[Any]:
+    for part in rows:
+        if len(part):
+            made = encode_rows(part, name=footer.location)
+            source = Source(footer.location, made.data, made.starts, made.ends, made.base_offsets)
+            yield from decode([source], task.partition)

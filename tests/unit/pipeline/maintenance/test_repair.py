@@ -1,0 +1,130 @@
+"""Rows that keep their bytes get their columns at the same offsets, once these can be had."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.unit.catalog.tables import ROOT
+from tests.unit.data.brokers import World
+from tests.unit.pipeline.driving import read_here
+from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
+
+from lakestream.catalog.errors import Unsupported
+from lakestream.catalog.locations import Locations
+from lakestream.catalog.shapes import schema_of
+from lakestream.catalog.updates import AddSchema, SetCurrentSchema
+from lakestream.clock import RandomIds
+from lakestream.coordination.schemas.shelf import SchemaShelf
+from lakestream.metadata.topics import NamedTopic
+from lakestream.pipeline.maintenance.job import LocalRewrites
+from lakestream.pipeline.maintenance.repair import RepairDone, Repairs
+from lakestream.pipeline.maintenance.work import Rewriting
+from lakestream.pipeline.typed_topics import TypedTopics
+
+V1 = record(("id", "int"), ("name", "string"))
+VALUE = encoded(V1, {"id": 1, "name": "a"}, 1)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def typed(world: World) -> AsyncIterator[Typed]:
+    typed = await Typed.start(world, REGISTRY)
+    yield typed
+    typed.close()
+
+
+async def repair(typed: Typed, *, only_look: bool = False) -> RepairDone:
+    """As a command does it: nothing is known from before."""
+    catalog = typed.driving.catalog
+    shelf = SchemaShelf(typed.world.server.client())
+    job = LocalRewrites(Rewriting(typed.world.objects, Locations(ROOT), RandomIds()))
+    repairs = Repairs(catalog, TypedTopics(catalog, shelf, typed.world.clock, read_here), job)
+    return await repairs.run(NamedTopic("t", await typed.world.topics.get("t")), only_look=only_look)
+
+
+def seen(row: dict[str, Any]) -> tuple[Any, ...]:
+    stream = row["_stream"]
+    return stream["offset"], row.get("id"), stream["schema_id"], stream["value"], stream["key"]
+
+
+async def test_a_schema_that_came_late(typed: Typed) -> None:
+    await typed.append(VALUE, b"never", None, VALUE, keys=[b"k", None, b"k", b"l"])
+    await typed.driving.rounds.run()
+    before = await typed.rows()
+    assert [seen(row)[3] for row in before] == [VALUE, b"never", None, VALUE]
+    looked = await repair(typed, only_look=True)
+    assert (looked.rows_before, looked.rows_after, looked.files_written) == (3, 3, 0)
+    assert await typed.register(V1) == 1
+    done = await repair(typed)
+    assert (done.rows_before, done.rows_after, done.files_written) == (3, 1, 1)
+    assert [(reason, count) for (reason, _), count in done.reasons.items()] == [
+        ("it does not begin with a zero byte and the id of a schema", 1)
+    ]
+    rows = await typed.rows()
+    assert [seen(row) for row in rows] == [
+        (0, 1, 1, None, b"k"),
+        (1, None, None, b"never", None),
+        (2, None, None, None, b"k"),
+        (3, 1, 1, None, b"l"),
+    ]
+    others = ("timestamp", "timestamp_type", "headers", "partition")
+    assert [[row["_stream"][name] for name in others] for row in rows] == [
+        [row["_stream"][name] for name in others] for row in before
+    ]
+    again = await repair(typed)
+    assert (again.rows_before, again.rows_after, again.files_written) == (1, 1, 0)
+
+
+async def test_rows_that_were_bytes_before_the_topic_had_a_schema(world: World) -> None:
+    typed = await Typed.start(world, {})
+    await typed.register(V1)
+    await typed.append(VALUE)
+    await typed.driving.rounds.run()
+    with pytest.raises(Unsupported, match="has no schema"):
+        await repair(typed)
+    await world.topics.set("t", REGISTRY)
+    done = await repair(typed)
+    assert (done.rows_before, done.rows_after) == (1, 0)
+    (row,) = await typed.rows()
+    assert seen(row) == (0, 1, 1, None, None)
+    assert row["value"] is None
+    typed.close()
+
+
+async def test_a_column_that_fits_by_now(typed: Typed) -> None:
+    one, two = await typed.register(V1), await typed.register(record(("id", "int"), ("name", "string"), ("x", "long")))
+    three = await typed.register(record(("id", "int"), ("name", "string"), ("x", "string")))
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one))
+    await typed.append(encoded(record(("id", "int"), ("name", "string"), ("x", "string")), _x("b", "s"), three))
+    await typed.append(encoded(record(("id", "int"), ("name", "string"), ("x", "long")), _x("c", 5), two))
+    await typed.driving.rounds.run()
+    rows = await typed.rows()
+    lost = [seen(row) for row in rows if seen(row)[3] is not None]
+    assert len(lost) == 1, "x is a string, or a long: one of them has no column"
+    # Somebody makes room for it: what was there has another name now, and the column is for the others.
+    done = await repair(typed)
+    assert (done.rows_before, done.rows_after) == (1, 1)
+
+
+def _x(name: str, x: Any) -> dict[str, Any]:
+    return {"id": 2, "name": name, "x": x}
+
+
+async def test_files_with_columns_of_others_are_left(typed: Typed) -> None:
+    await typed.append(VALUE)
+    await typed.driving.rounds.run()
+
+    def theirs(metadata: Any) -> list[Any]:
+        fields = [*schema_of(metadata)["fields"], {"id": 500, "name": "x", "type": "int", "required": False}]
+        return [AddSchema({"type": "struct", "fields": fields}), SetCurrentSchema(-1)]
+
+    await typed.driving.catalog.change(typed.partition.topic_id, theirs)
+    await typed.register(V1)
+    done = await repair(typed)
+    assert (done.rows_after, done.left) == (0, []), "the file has none of it"
