@@ -4,6 +4,7 @@ Before: server.py.  After: handlers/*.py, one file per request.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from time import perf_counter  # for the metrics only: nothing is decided by it
@@ -67,6 +68,8 @@ UNREAD: Final = -1
 SMALL_BYTES_MAX: Final = 4 * MiB
 """Only Produce carries records. Anything else that is larger takes seconds to read, and nobody means it."""
 MESSAGE_CHARACTERS_MAX: Final = 1_000
+LOG: Final = re.compile(r"\b([0-9a-f]{32})/([0-9]+)\b")
+"""As `PartitionId` is written."""
 
 
 def handles(
@@ -174,6 +177,15 @@ class _UnknownVersion:
 UNKNOWN_VERSION: Final = _UnknownVersion()
 
 
-def describe(error: LakestreamError) -> str:
-    """One line, short enough for the strings of old versions, whatever the client had us quote."""
-    return " ".join(str(error).split())[:MESSAGE_CHARACTERS_MAX]
+def describe(error: LakestreamError, services: Services | None = None) -> str:
+    """One line, short enough for the strings of old versions, whatever the client had us quote. With `services`, logs
+    are called by the names of their topics too: whoever wrote it knew only the ids."""
+    text = " ".join(str(error).split())
+    if services is not None:
+        text = LOG.sub(lambda found: _with_name(found, services), text)
+    return text[:MESSAGE_CHARACTERS_MAX]
+
+
+def _with_name(found: re.Match[str], services: Services) -> str:
+    name = services.view.name_of(found[1])
+    return found[0] if name is None else f"{name}-{found[2]} (topic id {found[1]})"

@@ -34,8 +34,11 @@ def identity(body: Any) -> Identity:
     return Identity(body.producer_id, body.producer_epoch)
 
 
-def transaction_code(error: LakestreamError, *, knows_fenced: bool = True) -> Code:
-    """Of the coordinator. `knows_fenced`: an older version calls a fenced producer one with an invalid epoch."""
+def transaction_code(error: LakestreamError, *, knows_fenced: bool = True, knows_abortable: bool = False) -> Code:
+    """Of the coordinator. `knows_fenced`: an older version calls a fenced producer one with an invalid epoch;
+    `knows_abortable`: a newer one is told that all it has to do is to abort the transaction."""
+    if knows_abortable and isinstance(error, WrongTransaction):
+        return Code.TRANSACTION_ABORTABLE
     if isinstance(error, Fenced):
         return Code.PRODUCER_FENCED if knows_fenced else Code.INVALID_PRODUCER_EPOCH
     return _code(error) or (Code.COORDINATOR_NOT_AVAILABLE if isinstance(error, Unavailable) else code_of(error))

@@ -87,6 +87,18 @@ async def test_a_partition_that_was_not_added_is_refused_to_clients_of_the_older
     assert await producer.send("x", version=10) == INVALID_STATE
     assert await producer.send("x", version=11) == ABORTABLE
     await producer.add(1)
+    told = await serving.ask(
+        0,
+        11,
+        {
+            "transactional_id": "x",
+            "acks": -1,
+            "timeout": 5000,
+            "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": producer.batch("x")}]}],
+        },
+    )
+    log = await serving.log_of("t")
+    assert f"t-0 (topic id {log.topic_id})" in told.responses[0].partition_responses[0].error_message
     assert await producer.send("x", version=9) == INVALID_STATE
     assert await producer.send("x", partition=1) == 0
     await producer.end()

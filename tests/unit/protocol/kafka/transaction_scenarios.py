@@ -49,14 +49,14 @@ class Producer:
             self.id, self.epoch = producer_id, epoch
             self.sequences.clear()
 
-    async def add(self, *numbers: int, topic: str = "t", version: int = 3) -> list[int]:
+    async def add(self, *numbers: int, topic: str = "t", version: int = 3, verify: bool = False) -> list[int]:
         topics = [{"name": topic, "partitions": list(numbers)}]
         mine = {
             "transactional_id": self.transactional_id,
             "producer_id": self.id,
             "producer_epoch": self.epoch,
             "topics": topics,
-            "verify_only": False,
+            "verify_only": verify,
         }
         body = {f"v3_and_below_{name}": value for name, value in mine.items()} | {"transactions": [mine]}
         answer = await self.serving.ask(ADD_PARTITIONS, version, body)
@@ -193,6 +193,10 @@ async def add_partitions(serving: Serving, version: int) -> None:
     assert await producer.add(0, 1, version=version) == [0, 0]
     assert await producer.add(1, version=version) == [0]
     assert await producer.add(0, 7, version=version) == [NOT_ATTEMPTED, UNKNOWN_TOPIC]
+    if version >= 4:
+        assert await producer.add(0, 1, version=version, verify=True) == [0, 0]
+        assert await producer.end() == 0
+        assert await producer.add(0, version=version, verify=True) == [ABORTABLE]
     producer.epoch += 1
     assert await producer.add(0, version=version) == [FENCED if version >= 2 else INVALID_EPOCH]
     producer.id += 1
@@ -259,7 +263,7 @@ async def commit_offsets(serving: Serving, version: int) -> None:
     await serving.topic()
     producer = await ready(serving, implicit=version >= 5)
     if not producer.implicit:
-        assert await producer.commit_offset(5, version=version) == INVALID_STATE
+        assert await producer.commit_offset(5, version=version) == (ABORTABLE if version >= 4 else INVALID_STATE)
         assert await producer.add_group() == 0
     assert await producer.commit_offset(5, version=version) == 0
     assert await producer.commit_offset(5, 9, version=version) == UNKNOWN_TOPIC

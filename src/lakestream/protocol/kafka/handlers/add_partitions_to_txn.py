@@ -3,7 +3,8 @@
 Partitions become part of a transaction, before a client of the older protocol writes to them; the first ones begin it.
 If one of them is unknown, none is added. While the transaction before is just ending, this waits for a moment.
 
-From v4 on brokers of Kafka ask it of one another, for many transactions at once, also only to verify; nobody does here.
+From v4 on brokers of Kafka ask it of one another, for many transactions at once, also only to verify (else 120); nobody
+does here.
 v2 producer fenced · v3 flexible · v4 several transactions · v5 no change here
 """
 
@@ -67,7 +68,7 @@ async def _added(
             await services.transactions.add_partitions(transactional_id, who, partitions)
         others = Code.OPERATION_NOT_ATTEMPTED if codes else Code.NONE
     except LakestreamError as error:
-        others = transaction_code(error, knows_fenced=call.version >= FENCED_FROM_VERSION)
+        others = transaction_code(error, knows_fenced=call.version >= FENCED_FROM_VERSION, knows_abortable=verify)
         codes = {}
     return _results(topics, codes, others)
 

@@ -33,7 +33,7 @@ async def _answer(name: str, number: int, services: Services) -> dict[str, Any]:
     try:
         producers = await services.log.producers(await services.view.partition(name, number))
     except LakestreamError as error:
-        return {"partition_index": number, "error_code": code_of(error), "error_message": describe(error)}
+        return {"partition_index": number, "error_code": code_of(error), "error_message": describe(error, services)}
     return {
         "partition_index": number,
         "error_code": Code.NONE,

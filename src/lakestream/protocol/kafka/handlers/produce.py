@@ -74,7 +74,7 @@ def begin(call: Call, services: Services, done: Done) -> bool:
         if number is None:
             return False
         transaction = number
-    Waiting([_placed_at_once(*item, transaction, call, services) for item in plan], call, done)
+    Waiting([_placed_at_once(*item, transaction, call, services) for item in plan], call, services, done)
     return True
 
 
@@ -89,7 +89,7 @@ async def produce(call: Call, services: Services) -> Answer:
             transactions = await _transactions(call, services)
             parts = [await _placed(topic, data, transactions, call, services) for topic, data in _asked(call)]
     answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    Waiting(parts, call, partial(tell, answer))
+    Waiting(parts, call, services, partial(tell, answer))
     return await answer
 
 
@@ -283,11 +283,12 @@ def _head(data: PartitionData) -> RecordBatch | None:
 class Waiting:
     """A request whose batches are placed. Answers when all of them have their offsets, or its time is over."""
 
-    __slots__ = ("_call", "_done", "_left", "_parts", "_timer")
+    __slots__ = ("_call", "_done", "_left", "_parts", "_services", "_timer")
 
-    def __init__(self, parts: list[Part], call: Call, done: Done) -> None:
+    def __init__(self, parts: list[Part], call: Call, services: Services, done: Done) -> None:
         self._parts = parts
         self._call = call
+        self._services = services
         self._done: Done | None = done
         self._left = 0
         for part in parts:
@@ -317,7 +318,7 @@ class Waiting:
         if self._call.body.acks == 0:
             done(_failure_of(self._parts))
         else:
-            done([written(self._call.request, _by_topic(self._parts, self._call.version))])
+            done([written(self._call.request, _by_topic(self._parts, self._call.version, self._services))])
 
 
 def _failure_of(parts: list[Part]) -> CloseConnection | None:
@@ -341,18 +342,18 @@ def _outcome(part: Part) -> Appended | LakestreamError:
     return error
 
 
-def _by_topic(parts: list[Part], version: int) -> list[StoredTopic]:
+def _by_topic(parts: list[Part], version: int, services: Services) -> list[StoredTopic]:
     topics: list[StoredTopic] = []
     last: TopicData | None = None
     for part in parts:
         if part.topic is not last:  # they come as they were asked for, topic by topic
             last = part.topic
             topics.append(StoredTopic(last.name, last.topic_id, []))
-        topics[-1].parts.append(_stored(part, version))
+        topics[-1].parts.append(_stored(part, version, services))
     return topics
 
 
-def _stored(part: Part, version: int) -> Stored:
+def _stored(part: Part, version: int, services: Services) -> Stored:
     outcome = _outcome(part)
     if isinstance(outcome, Appended):
         return Stored(part.number, Code.NONE, outcome.offset_start, part.append_ms, part.log_start)
@@ -362,5 +363,5 @@ def _stored(part: Part, version: int) -> Stored:
         part.number,
         produce_code(outcome, version),
         record_errors=[(number, None) for number in to_blame],
-        message=describe(outcome),
+        message=describe(outcome, services),
     )

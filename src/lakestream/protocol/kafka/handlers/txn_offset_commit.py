@@ -5,8 +5,10 @@ that the member may commit; the offsets wait in the transaction's record, and be
 
 Members are checked as in OffsetCommit, and once more after the offsets are part of the transaction: whoever has the
 group then, and reads its offsets with require stable, sees that they wait. Clients of old do not say who they are, and
-may commit. From v5 on the transaction begins with this, where it has not begun.
-v2 leader epoch · v3 flexible, member, generation, instance id · v4 no change here · v5 no AddOffsetsToTxn before
+may commit. From v5 on the transaction begins with this, where it has not begun; before, the group must have been added
+to it (else 48, or 120).
+v2 leader epoch · v3 flexible, member, generation, instance id · v4 transaction abortable (120)
+v5 no AddOffsetsToTxn before
 """
 
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ from lakestream.protocol.kafka.groups import METADATA_BYTES_MAX, NamedPartition,
 from lakestream.protocol.kafka.services import Services
 from lakestream.protocol.kafka.transactions import checked_id, identity, transaction_code
 
+ABORTABLE_FROM_VERSION: Final = 4
 IMPLICIT_FROM_VERSION: Final = 5
 
 
@@ -84,7 +87,7 @@ async def _answered(call: Call, wanted: dict[PartitionId, Committed], services: 
     except TooLarge:
         return Code.INVALID_COMMIT_OFFSET_SIZE
     except LakestreamError as error:
-        return transaction_code(error, knows_fenced=False)
+        return transaction_code(error, knows_fenced=False, knows_abortable=call.version >= ABORTABLE_FROM_VERSION)
 
 
 async def _commit(call: Call, wanted: dict[PartitionId, Committed], services: Services) -> Code:
