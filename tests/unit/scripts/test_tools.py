@@ -20,6 +20,8 @@ PROGRAMS = [
     "kcat",
     "librdkafka-suite",
     "oxia",
+    "schemas-go",
+    "schemas-node",
     "spark-kafka-jars",
     "toxiproxy-server",
     "versitygw",
@@ -30,9 +32,9 @@ GO = """#!/bin/sh
 case "$1 $2" in
   "version "*) echo go version go1.99.0 linux/amd64 ;;
   "install "*) echo "$2" >> "$BUILT"; sleep 0.1; name=${2##*/}; echo built > "$GOBIN/${name%@*}" ;;
-  "mod init") ;;
+  "mod init" | "get "*) ;;
   "mod download") echo "{\\"Dir\\": \\"$MODULE\\"}" ;;
-  "build -o") echo oxia >> "$BUILT"; cp server/leader_controller.go "$3" ;;
+  "build -o") echo built >> "$BUILT"; cp main.go "$3" 2> /dev/null || cp server/leader_controller.go "$3" ;;
   *) exit 2 ;;
 esac
 """
