@@ -1,5 +1,5 @@
-"""Writes docs/coverage.md: which Kafka requests are served at which versions, why others are not, and what topics can
-be set to.
+"""Writes docs/coverage.md: which Kafka requests are served at which versions, why others are not, what topics can be
+set to, and what of the schema registry's API is served.
 
 Everything served is told by the handlers themselves, in their headers. Run it after a change of one; a test holds the
 page against them. With --check nothing is written.
@@ -13,9 +13,13 @@ from typing import Final, NamedTuple
 
 from kio.schema.index import api_key_map, schema_name_map
 
+from lakestream.clock import RandomIds, SystemClock
+from lakestream.coordination.schemas.registry import SchemaRegistry
 from lakestream.coordination.topic_settings import SETTINGS
+from lakestream.metadata.memory import MemoryServer
 from lakestream.protocol.kafka import handlers  # noqa: F401 -- they enter themselves into the table
 from lakestream.protocol.kafka.dispatch import HANDLERS
+from lakestream.protocol.rest.registry.app import RegistryRest
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
 
@@ -42,12 +46,30 @@ SKIPPED: Final[dict[str, tuple[str, tuple[int, ...]]]] = {
 OTHER_VERSIONS: Final = {22: "v6 is not final in Kafka"}
 """Why a version that Kafka knows is not served."""
 
-HEAD: Final = """\
-# Kafka requests
+NOT_IN_REGISTRY: Final = {
+    "`PUT /config` with `defaultMetadata`, `overrideMetadata`, `defaultRuleSet`, `overrideRuleSet`, `validateFields`, "
+    "`validateNewSchemas`, `validateRules`, `compatibilityPolicy`": "refused with 422, so that nobody relies on it",
+    "mode `FORWARD`, exporters and schema linking": "every broker has the registry: there is none to forward to",
+    "encryption keys (`/dek-registry`), catalog and tags (`/catalog`, `schemaTagsToAdd`, `findTags`)": "not served",
+    "associations (`/associations`)": "not served; the serializers that know of them do without",
+    "`force=true` when registering": "set the subject's level to NONE instead",
+    "`format`": "`serialized` for Protobuf and `resolved` for Avro are served; others are refused with 400",
+    "rules (`ruleSet`)": "kept, inherited and handed out; serializers execute them",
+    "spellings of Avro": "blanks between words do not count, and `normalize=true` does the rest; Confluent's registry "
+    'takes `{"type": "string"}` for `"string"` also without it',
+    "comments in Protobuf": "a schema is kept as its descriptor says it, without them",
+    "`latest` (-1) as the version of a reference": "is the version that is the latest when the schema is registered",
+    "importing another schema over a version that is there": "refused with 42205; Confluent's registry overwrites it",
+    "users, access, TLS": LATER,
+}
+"""What Confluent's registry does and this one does not, or otherwise."""
 
-Made by `scripts/coverage.py` from the headers of `src/lakestream/protocol/kafka/handlers/` and the table of topic
-settings; do not edit. Versions are those of Apache Kafka 4.3. A request or version that is not offered is not in the
-answer to ApiVersions, so that clients know before they ask.
+HEAD: Final = """\
+# Kafka requests, and the schema registry
+
+Made by `scripts/coverage.py` from the headers of `src/lakestream/protocol/kafka/handlers/`, the table of topic settings
+and the endpoints of `src/lakestream/protocol/rest/registry/`; do not edit. Versions are those of Apache Kafka 4.3. A
+request or version that is not offered is not in the answer to ApiVersions, so that clients know before they ask.
 """
 
 
@@ -70,7 +92,13 @@ def main(arguments: list[str]) -> int:
 
 
 def page() -> str:
-    parts = [("Served", served()), ("Not served", skipped()), ("Settings of topics", settings())]
+    parts = [
+        ("Served", served()),
+        ("Not served", skipped()),
+        ("Settings of topics", settings()),
+        ("Schema registry", registry()),
+        ("Schema registry: not served, or otherwise", [f"- {what}: {why}." for what, why in NOT_IN_REGISTRY.items()]),
+    ]
     return HEAD + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in parts)
 
 
@@ -100,6 +128,17 @@ def skipped() -> list[str]:
 def settings() -> list[str]:
     rows = [f"| `{setting.name}` | {setting.default} | {setting.doc} |" for _, setting in sorted(SETTINGS.items())]
     return ["Any other is refused.", "", "| setting | default | what it means |", "|---|---|---|", *rows]
+
+
+def registry() -> list[str]:
+    rest = RegistryRest(SchemaRegistry(MemoryServer(SystemClock()).client(), RandomIds()), "")
+    lines = ["Every path may begin with `/contexts/{context}`.", "", "| method | path | asked with |", "|---|---|---|"]
+    for endpoint in rest.endpoints:
+        told = " ".join((endpoint.handler.__doc__ or "").split())
+        _, _, query = told.partition(":")[0].partition("?")
+        asked = ", ".join(f"`{part.partition('=')[0]}`" for part in query.split("&") if part)
+        lines.append(f"| {endpoint.method} | `{endpoint.path}` | {asked} |")
+    return lines
 
 
 def header_of(module: str) -> Header:

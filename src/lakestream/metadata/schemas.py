@@ -108,18 +108,21 @@ class SchemaLog:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def read(self, start: int, *, confirmed: bool = False) -> list[Change]:
+    async def read(self, start: int) -> list[Change]:
         """The changes from the `start`-th on, all that there are."""
         found: list[Change] = []
-        while True:
-            name = keys.schema_change_name(start + len(found))
-            page = await self._store.scan(keys.SCHEMA_LOG, name, limit=AT_ONCE, confirmed=confirmed)
-            for record in page.records:
-                if record.name != keys.schema_change_name(start + len(found)):
-                    raise Corrupt(f"metadata: change {start + len(found)} of the schema registry is missing")
-                found.append(_entry(record).change)
-            if len(page.records) < AT_ONCE:
-                return found
+        while page := await self.page(start + len(found)):
+            found += page
+        return found
+
+    async def page(self, start: int, *, confirmed: bool = False) -> list[Change]:
+        """The changes from the `start`-th on, at most AT_ONCE of them."""
+        name = keys.schema_change_name(start)
+        records = (await self._store.scan(keys.SCHEMA_LOG, name, limit=AT_ONCE, confirmed=confirmed)).records
+        for number, record in enumerate(records, start):
+            if record.name != keys.schema_change_name(number):
+                raise Corrupt(f"metadata: change {number} of the schema registry is missing; restore it from a backup")
+        return [_entry(record).change for record in records]
 
     async def append(self, number: int, change: Change, by: str) -> bool:
         """False: somebody else's is the `number`-th. `by`: never used before."""

@@ -13,7 +13,7 @@ from lakestream.coordination.schemas.recent import Recent
 from lakestream.coordination.schemas.refusals import InvalidSchema, NoSuchSchema
 from lakestream.coordination.schemas.state import LATEST, State, Use
 from lakestream.errors import Corrupt, Missing
-from lakestream.metadata.schemas import NewSchema, Pointer, SchemaLog, StoredText
+from lakestream.metadata.schemas import AT_ONCE, NewSchema, Pointer, SchemaLog, StoredText
 from lakestream.metadata.store import MetadataStore
 from lakestream.model import MiB
 from lakestream.schemas.model import Format, Reference, Source
@@ -80,13 +80,20 @@ class SchemaShelf:
             if (self._good_confirmed if confirmed else self._good) > came:
                 return
             self._begun += 1
-            begun, end = self._begun, self.state.end
-            changes = await self.log.read(end, confirmed=confirmed)
-            for change in changes[self.state.end - end :]:  # what we appended ourselves is known already
-                self.state.apply(change)
+            begun = self._begun
+            while await self._turn_page(confirmed=confirmed):
+                pass
             self._good = begun
             if confirmed:
                 self._good_confirmed = begun
+
+    async def _turn_page(self, *, confirmed: bool) -> bool:
+        """False: there is no more."""
+        start = self.state.end
+        changes = await self.log.page(start, confirmed=confirmed)
+        for change in changes[self.state.end - start :]:  # what we appended ourselves meanwhile is known
+            self.state.apply(change)
+        return len(changes) == AT_ONCE
 
     async def text(self, context: str, schema_id: int) -> StoredText:
         schema = self.state.schema(context, schema_id)

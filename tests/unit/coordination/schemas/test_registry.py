@@ -29,8 +29,9 @@ from lakestream.coordination.schemas.registry import SchemaRegistry
 from lakestream.coordination.schemas.scopes import Level, Mode, config_in_scope, mode_in_scope
 from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.coordination.schemas.state import LATEST, SchemaId, Use
+from lakestream.errors import Corrupt
 from lakestream.metadata.memory import MemoryServer
-from lakestream.metadata.schemas import Configured, Pointer
+from lakestream.metadata.schemas import AT_ONCE, Configured, Pointer, SchemaLog
 from lakestream.metadata.store import MetadataStore
 from lakestream.schemas.model import Format, Reference, Source
 
@@ -179,6 +180,25 @@ async def test_a_shelf_needs_only_the_store(registry: SchemaRegistry, store: Met
         await shelf.source_of(".ctx", 1)
     with pytest.raises(NoSuchSubject):
         await shelf.latest("nobody")
+
+
+async def test_a_long_log_is_read_to_its_end(registry: SchemaRegistry, store: MetadataStore) -> None:
+    log = SchemaLog(store)
+    for number in range(2 * AT_ONCE):
+        assert await log.append(number, Configured(f"s{number}", {"normalize": True}), f"by {number}")
+    await put(registry, "a", "x")
+    shelf = SchemaShelf(store)
+    assert (await shelf.latest("a")).id == 1
+    assert shelf.state.end == 2 * AT_ONCE + 1
+    assert len(await log.read(0)) == 2 * AT_ONCE + 1
+
+
+async def test_a_hole_in_the_log_is_said(store: MetadataStore) -> None:
+    log = SchemaLog(store)
+    for number in (0, 1, 3):
+        await log.append(number, Configured("s", {}), f"by {number}")
+    with pytest.raises(Corrupt, match="change 2 of the schema registry is missing"):
+        await SchemaShelf(store).latest("s")
 
 
 # ── compatibility ────────────────────────────────────────────────────────────────────────────────────────────────────
