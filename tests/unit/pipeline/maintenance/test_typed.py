@@ -44,7 +44,7 @@ async def test_deleted_rows_leave_with_a_merge(lake: TypedLake) -> None:
     await typed(lake)
     records = await lake.type(odd_values(20))
     (file,) = (await listing(lake)).data
-    records += await lake.type(odd_values(3))
+    records += await lake.type(odd_values(20))
     places = pa.table({"file_path": [file.location] * 3, "pos": pa.array([0, 4, 5], pa.int64())})
     await lake.replace([], [await lake.foreign_file(places, content=DataFileContent.POSITION_DELETES)], keep=True)
     done = await (await keeper(lake)).maintain()
