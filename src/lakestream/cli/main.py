@@ -44,6 +44,14 @@ COMMANDS: Mapping[str, Command] = {
             "rejects": Command("rows that keep their bytes, and why", "repair:configure_rejects"),
         },
     ),
+    "schema": Command(
+        "the schemas that values and keys are written with",
+        words={
+            "list": Command("all subjects and their versions", "schema:configure_list"),
+            "show": Command("print a schema", "schema:configure_show"),
+            "register": Command("register the schema in a file", "schema:configure_register"),
+        },
+    ),
     "produce": Command("send the lines of standard input to a topic", "produce:configure"),
     "consume": Command("print the records of a topic", "consume:configure"),
     "doctor": Command("check the stores, logs and tables against each other", "doctor:configure"),
