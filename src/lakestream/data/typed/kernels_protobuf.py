@@ -4,10 +4,11 @@ A *scope* is a message at one place of the shape's tree: the whole value, a stru
 message that is one value in the table (Timestamp, …). A message inside itself is not in the shape, so every scope is
 open at most once at a time, and what is known of it lies in plain arrays.
 
-Reading walks all values twice by the same code: first to count rows and find what is wrong, then to fill. It is written
-for messages as serializers write them, fields in any order but each in one piece. A message that has a field twice, or
-a list in pieces, is IRREGULAR: its meaning is a merge, which is left to Google's own library. Nothing is believed: no
-length before it was compared with what is left, no number of elements that takes no bytes.
+Reading looks for what is wrong, counts the rows of lists and fills the frame: all at once where the frame was made
+large enough on a guess, else in two walks by the same code. It is written for messages as serializers write them,
+fields in any order but each in one piece. A message that has a field twice, or a list in pieces, is IRREGULAR: its
+meaning is a merge, which is left to Google's own library. Nothing is believed: no length before it was compared with
+what is left, no number of elements that takes no bytes.
 
 Writing goes from the last byte to the first, so that the length of a message is known when it is written.
 """
@@ -16,7 +17,16 @@ from typing import Final
 
 import numpy as np
 
-from lakestream.data.table.compiled import Array, Long, copy, inlined, kernel, memory
+from lakestream.data.table.compiled import (
+    Array,
+    Long,
+    byte_at,
+    copy,
+    inlined,
+    kernel,
+    memory,
+    word_at,
+)
 
 # Fields, one row each: those of a scope together, by number.
 NUMBER, TYPE, NODE, LIST, SCOPE, PRESENCE, ONEOF, PACKED = range(8)
@@ -45,6 +55,8 @@ LAX, CLOSED = 1, 2
 """Flags. LAX: text that is not UTF-8 is null, and the rest goes on. CLOSED: a number that has no name is no element."""
 
 CUT_OFF, VARINT, TAG_WRONG, LENGTH, GROUP, NOT_TEXT, PACKED_WRONG, TOO_MANY, IRREGULAR = range(1, 10)
+LOOK, FILL = 1, 2
+"""Steps of reading."""
 PROBLEM_BITS: Final = 8
 """Above them: 1 + the field."""
 
@@ -57,61 +69,70 @@ _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
 _DAYS_MIN, _DAYS_MAX = -719_162, 2_932_896
 _TENS: Final = np.array([(10**n & 2**64 - 1, 10**n >> 64) for n in range(39)], np.uint64)
 """Powers of ten, low and high half."""
+_HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _SPARE: Final = 64
 """Bytes that any number with its tag fits in."""
 
 
-# Reading
+# Reading. Places are addresses.
 
 
 @inlined
-def _varint(data: Array, at: Long, end: Long) -> tuple[Long, Long]:
+def _varint(at: Long, end: Long) -> tuple[Long, Long]:
     """A number and where it ends; -CUT_OFF: it does not; -VARINT: it is longer than it may be."""
-    if at < end and data[at] < 0x80:
-        return np.uint64(data[at]), at + 1
-    raw = np.uint64(0)
-    shift = 0
+    if at == end:
+        return np.uint64(0), np.int64(-CUT_OFF)
+    byte = byte_at(at)
+    at += 1
+    if byte < 0x80:
+        return np.uint64(byte), at
+    raw = np.uint64(byte & 0x7F)
+    shift = 7
     while at < end:
-        byte = data[at]
+        byte = byte_at(at)
         at += 1
-        if shift == 63 and byte >= 0x80:
-            return np.uint64(0), np.int64(-VARINT)
         raw |= np.uint64(byte & 0x7F) << np.uint64(shift)
         if byte < 0x80:
             return raw, at
         shift += 7
+        if shift == 70:
+            return np.uint64(0), np.int64(-VARINT)
     return np.uint64(0), np.int64(-CUT_OFF)
 
 
 @inlined
-def _short_varint(data: Array, at: Long, end: Long) -> tuple[Long, Long]:
+def _short_varint(at: Long, end: Long) -> tuple[Long, Long]:
     """A tag or a length: of five bytes at most."""
-    raw, after = _varint(data, at, end)
+    raw, after = _varint(at, end)
     return raw, np.int64(-VARINT) if after > at + 5 else after
 
 
 @inlined
-def _little_endian(data: Array, at: Long, size: Long) -> Long:
+def _fixed(at: Long, end: Long, size: Long) -> Long:
+    """Four or eight bytes."""
+    if end - at >= 8:
+        raw = word_at(at)
+        return raw if size == 8 else raw & np.uint64(0xFFFFFFFF)
     raw = np.uint64(0)
     for place in range(size):
-        raw |= np.uint64(data[at + place]) << np.uint64(8 * place)
+        raw |= np.uint64(byte_at(at + place)) << np.uint64(8 * place)
     return raw
 
 
 @inlined
-def _skipped(data: Array, at: Long, end: Long, tag: Long, open_groups: Array) -> Long:
+def _skipped(at: Long, end: Long, tag: Long, open_groups: Array) -> Long:
     """Behind a field that nobody knows; negative: what is wrong with it."""
     depth = 0
     while True:
         wire = tag & 7
         if wire == 0:
-            _, at = _varint(data, at, end)
-        elif wire == 1 or wire == 5:
+            _, at = _varint(at, end)
+        elif wire in (1, 5):
             at += 8 if wire == 1 else 4
             if at > end:
                 return np.int64(-CUT_OFF)
         elif wire == 2:
-            size, at = _short_varint(data, at, end)
+            size, at = _short_varint(at, end)
             if at >= 0:
                 if size > np.uint64(end - at):
                     return np.int64(-LENGTH)
@@ -129,7 +150,7 @@ def _skipped(data: Array, at: Long, end: Long, tag: Long, open_groups: Array) ->
             return np.int64(-TAG_WRONG)
         if at < 0 or depth == 0:
             return np.int64(at)
-        raw, at = _short_varint(data, at, end)
+        raw, at = _short_varint(at, end)
         if at < 0:
             return np.int64(at)
         if raw > np.uint64(_TAG_MAX) or raw < np.uint64(8):
@@ -138,10 +159,14 @@ def _skipped(data: Array, at: Long, end: Long, tag: Long, open_groups: Array) ->
 
 
 @inlined
-def _is_utf8(data: Array, at: Long, end: Long) -> bool:
+def _is_utf8(at: Long, end: Long) -> bool:
     """As Unicode defines it: shortest forms only, no surrogates, nothing above U+10FFFF."""
     while at < end:
-        lead = data[at]
+        while end - at >= 8 and word_at(at) & _HIGH_BITS == 0:
+            at += 8
+        if at == end:
+            break
+        lead = byte_at(at)
         at += 1
         if lead < 0x80:
             continue
@@ -162,10 +187,10 @@ def _is_utf8(data: Array, at: Long, end: Long) -> bool:
                 high = 0x8F
         else:
             return False
-        if end - at < more or data[at] < low or data[at] > high:
+        if end - at < more or byte_at(at) < low or byte_at(at) > high:
             return False
         for place in range(at + 1, at + more):
-            if data[place] < 0x80 or data[place] > 0xBF:
+            if byte_at(place) < 0x80 or byte_at(place) > 0xBF:
                 return False
         at += more
     return True
@@ -212,22 +237,20 @@ def _named(enums: Array, at: Long, number: Long) -> Long:
 
 
 @inlined
-def _number_of(kind: Long, raw: Long) -> tuple[Long, Long]:
-    """What the bits on the wire say, as a frame has it: bits and more."""
-    if kind in (INT32, SFIXED32, ENUMERATION):
-        return np.int64(np.int32(raw)), np.int64(0)
+def _number_of(kind: Long, raw: Long) -> Long:
+    """What the bits on the wire say, as a frame has it."""
+    if kind in (INT32, SFIXED32, ENUMERATION, FLOAT):
+        return np.int64(np.int32(raw))
     if kind in (UINT32, FIXED32):
-        return np.int64(raw & np.uint64(0xFFFFFFFF)), np.int64(0)
-    if kind == FLOAT:
-        return np.int64(np.int32(raw)), np.int64(0)
+        return np.int64(raw & np.uint64(0xFFFFFFFF))
     if kind == SINT32:
         low = np.uint32(raw)
-        return np.int64(np.int32(low >> np.uint32(1)) ^ -np.int32(low & np.uint32(1))), np.int64(0)
+        return np.int64(np.int32(low >> np.uint32(1)) ^ -np.int32(low & np.uint32(1)))
     if kind == SINT64:
-        return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1)), np.int64(0)
+        return np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
     if kind == BOOL:
-        return np.int64(raw != np.uint64(0)), np.int64(0)
-    return np.int64(raw), np.int64(0)
+        return np.int64(raw != np.uint64(0))
+    return np.int64(raw)
 
 
 @inlined
@@ -299,9 +322,48 @@ def _folded(kind: Long, scale: Long, precision: Long, registers: Array) -> tuple
     return True, np.int64(1), np.int64(0)
 
 
+@inlined
+def _complete(
+    scope: Long,
+    mine: Long,
+    seen: Array,
+    fields: Array,
+    scopes: Array,
+    row: Array,
+    used: Array,
+    base: Array,
+    valid: Array,
+    bits: Array,
+    more: Array,
+) -> None:
+    """The fields of a message that are not there: lists are empty, and what need not be written is zero."""
+    for field in range(scopes[scope, FIRST], scopes[scope, END]):
+        if seen[field] == mine:
+            continue
+        presence = fields[field, PRESENCE]
+        if fields[field, LIST] >= 0:
+            slot = base[fields[field, LIST]] + row[fields[field, LIST_DOMAIN]]
+            valid[slot], bits[slot], more[slot] = 1, used[fields[field, OPENED]], 0
+        elif presence in (IMPLICIT, ALWAYS):
+            slot = base[fields[field, NODE]] + row[fields[field, DOMAIN]]
+            valid[slot], bits[slot], more[slot] = 1, fields[field, BITS], fields[field, MORE]
+
+
+@inlined
+def _forget(domains: Array, base: Array, valid: Array, value: Long, before: Array, used: Array) -> None:
+    """The rows of a value that turned out to be wrong."""
+    for node in range(domains.size):
+        domain = domains[node]
+        if domain == 0:
+            valid[base[node] + value] = 0
+        else:
+            for place in range(base[node] + before[domain], base[node] + used[domain]):
+                valid[place] = 0
+
+
 @kernel(
-    "void(int64[::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64, int64, int64, int64,"
-    " int32[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[::1])"
+    "boolean(int64[::1], int64[::1], int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64, int64,"
+    " int64, int64, int32[::1], int64[::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64[::1])"
 )
 def read_messages(
     addresses: Array,
@@ -309,39 +371,44 @@ def read_messages(
     fields: Array,
     scopes: Array,
     enums: Array,
+    domains: Array,
     widths: Array,
     depth_max: int,
     seen_size: int,
     slots_max: int,
-    fill: int,
+    steps: int,
     problems: Array,
     used: Array,
+    rows_max: Array,
     base: Array,
     valid: Array,
     bits: Array,
     more: Array,
-) -> None:
-    """First, with `fill` 0: what is wrong with each value, and in `used` the rows of each domain. Then, with `fill` 1:
-    the frame, of all values that nothing is wrong with.
+) -> bool:
+    """What is wrong with each value (LOOK), and the frame of those that nothing is wrong with (FILL): at once, or one
+    after the other. In `used` the rows of each domain. False: these are more than the frame has room for, `rows_max`.
 
     `widths`: the nodes of each domain. `slots_max`: how many slots all lists together may have.
     """
-    ends, opened = np.empty(depth_max + 1, np.int64), np.empty(depth_max + 1, np.int64)
-    guesses, serials = np.empty(depth_max + 1, np.int64), np.empty(depth_max + 1, np.int64)
-    seen, row, before = np.zeros(seen_size, np.int64), np.zeros(used.size, np.int64), np.zeros(used.size, np.int64)
+    looking, filling = steps & LOOK != 0, steps & FILL != 0
+    # Of the scopes around the one that is read: where each ends, which it is, its next field, its serial number.
+    around = np.empty((depth_max + 1, 4), np.int64)
+    # The serial number of the last message that had a field, or one of a oneof.
+    seen = np.zeros(seen_size, np.int64)
+    row, before = np.zeros(used.size, np.int64), np.zeros(used.size, np.int64)
     registers, open_groups = np.zeros((4, 2), np.int64), np.empty(_GROUPS_MAX, np.int64)
-    serial, slots, filling = np.int64(0), np.int64(0), fill != 0
+    serial, slots = np.int64(0), np.int64(0)
     used[:] = 0
     for value in range(addresses.size):
         if sizes[value] < 0 or problems[value] != 0:
             continue
-        data, address = memory(addresses[value], sizes[value]), addresses[value]
         for domain in range(1, used.size):
             before[domain] = used[domain]
         slots_before = slots
         row[0] = value
-        at, problem, depth, opening = np.int64(0), np.int64(0), 0, True
-        scope, end, guess, mine = np.int64(0), np.int64(sizes[value]), np.int64(0), np.int64(0)
+        problem, depth, opening = np.int64(0), 0, True
+        at = np.int64(addresses[value])
+        scope, end, guess, mine = np.int64(0), at + sizes[value], np.int64(0), np.int64(0)
         while True:
             if opening:
                 opening = False
@@ -350,18 +417,9 @@ def read_messages(
                 kind = scopes[scope, KIND]
                 if kind >= TIMESTAMP:
                     registers[:] = 0
-                elif filling:
-                    if kind == PLAIN:
-                        valid[base[scopes[scope, AT_NODE]] + row[scopes[scope, AT_DOMAIN]]] = 1
-                    for field in range(scopes[scope, FIRST], scopes[scope, END]):
-                        if fields[field, LIST] >= 0:
-                            slot = base[fields[field, LIST]] + row[fields[field, LIST_DOMAIN]]
-                            valid[slot], bits[slot], more[slot] = 1, used[fields[field, OPENED]], 0
-                        elif fields[field, PRESENCE] == IMPLICIT or (
-                            fields[field, PRESENCE] == ALWAYS and fields[field, TYPE] != MESSAGE
-                        ):
-                            slot = base[fields[field, NODE]] + row[fields[field, DOMAIN]]
-                            valid[slot], bits[slot], more[slot] = 1, fields[field, BITS], fields[field, MORE]
+                elif filling and kind == PLAIN:
+                    valid[base[scopes[scope, AT_NODE]] + row[scopes[scope, AT_DOMAIN]]] = 1
+
             if at == end:
                 kind = scopes[scope, KIND]
                 if kind == ENTRY:
@@ -369,21 +427,23 @@ def read_messages(
                     field = scopes[scope, END] - 1
                     if fields[field, TYPE] == MESSAGE and seen[field] != mine:
                         seen[field] = mine
-                        ends[depth], opened[depth], guesses[depth], serials[depth] = end, scope, guess, mine
+                        around[depth, 0], around[depth, 1], around[depth, 2], around[depth, 3] = end, scope, guess, mine
                         depth += 1
                         scope, opening = fields[field, SCOPE], True
                         continue
-                elif kind >= TIMESTAMP and filling:
+                if kind >= TIMESTAMP and filling:
                     fits, low, high = _folded(kind, scopes[scope, SCALE], scopes[scope, PRECISION], registers)
                     slot = base[scopes[scope, AT_NODE]] + row[scopes[scope, AT_DOMAIN]]
                     valid[slot], bits[slot], more[slot] = fits, low, high
+                elif filling:
+                    _complete(scope, mine, seen, fields, scopes, row, used, base, valid, bits, more)
                 if depth == 0:
                     break
                 depth -= 1
-                scope, end, guess, mine = opened[depth], ends[depth], guesses[depth], serials[depth]
+                end, scope, guess, mine = around[depth, 0], around[depth, 1], around[depth, 2], around[depth, 3]
                 continue
 
-            raw, at = _short_varint(data, at, end)
+            raw, at = _short_varint(at, end)
             if at < 0:
                 problem = -at
                 break
@@ -391,34 +451,33 @@ def read_messages(
                 problem = np.int64(TAG_WRONG)
                 break
             tag = np.int64(raw)
-            field = _found(fields, scopes[scope, FIRST], scopes[scope, END], guess, tag >> 3)
             wire = tag & 7
+            field = _found(fields, scopes[scope, FIRST], scopes[scope, END], guess, tag >> 3)
             kind = fields[field, TYPE] if field >= 0 else np.int64(-1)
             is_list = field >= 0 and fields[field, LIST] >= 0
             is_packed = is_list and wire == 2 and kind < STRING
             if field < 0 or (wire != _wire_of(kind) and not is_packed):
-                at = _skipped(data, at, end, tag, open_groups)
+                at = _skipped(at, end, tag, open_groups)
                 if at < 0:
                     problem = -at
                     break
                 continue
-            is_again = guess == field + 1
-            guess = field + 1
-            said = (field + 1) << PROBLEM_BITS
-            if not filling:
-                if seen[field] == mine and not (is_list and is_again):
+
+            is_first = seen[field] != mine
+            if looking:
+                oneof = fields[field, ONEOF]
+                is_again = not is_first and not (is_list and guess == field + 1)
+                if is_again or (oneof >= 0 and seen[oneof] == mine):
                     problem = np.int64(IRREGULAR)
                     break
-                if fields[field, ONEOF] >= 0:
-                    if seen[fields[field, ONEOF]] == mine:
-                        problem = np.int64(IRREGULAR)
-                        break
-                    seen[fields[field, ONEOF]] = mine
+                if oneof >= 0:
+                    seen[oneof] = mine
             seen[field] = mine
-
+            guess = field + 1
+            said = (field + 1) << PROBLEM_BITS
             size = np.int64(0)
             if wire == 2:
-                raw, at = _short_varint(data, at, end)
+                raw, at = _short_varint(at, end)
                 if at < 0:
                     problem = -at | said
                     break
@@ -426,8 +485,48 @@ def read_messages(
                     problem = LENGTH | said
                     break
                 size = np.int64(raw)
+            width = 4 if FIXED32 <= kind < FIXED64 else 8
+            if is_packed and kind >= FIXED32 and size % width:
+                problem = PACKED_WRONG | said
+                break
 
-            if kind >= STRING:
+            if is_list and is_first and filling:
+                slot = base[fields[field, LIST]] + row[fields[field, LIST_DOMAIN]]
+                valid[slot], bits[slot], more[slot] = 1, used[fields[field, OPENED]], 0
+
+            # Once, but for packed numbers.
+            last = at + size
+            while not is_packed or at < last:
+                low, high, is_fine = np.int64(0), np.int64(0), True
+                if kind < FIXED32:
+                    raw, at = _varint(at, last if is_packed else end)
+                    if at < 0:
+                        problem = -at | said
+                        break
+                    low = _number_of(kind, raw)
+                    if kind == ENUMERATION and (filling or is_list):
+                        place = _named(enums, fields[field, ENUM], low)
+                        is_fine = place >= 0
+                        if is_fine:
+                            low, high = enums[place + 1], enums[place + 2]
+                        elif is_list and fields[field, FLAGS] & CLOSED != 0:
+                            if is_packed:
+                                continue
+                            break
+                elif kind < STRING:
+                    if end - at < width:
+                        problem = CUT_OFF | said
+                        break
+                    low = _number_of(kind, _fixed(at, end, width))
+                    at += width
+                elif kind < MESSAGE:
+                    is_lax = fields[field, FLAGS] & LAX != 0
+                    is_fine = kind == BYTES or (not looking and not is_lax) or _is_utf8(at, last)
+                    if not is_fine and not is_lax:
+                        problem = NOT_TEXT | said
+                        break
+                    low, high, at = at, size, last
+
                 node_row = row[fields[field, DOMAIN]]
                 if is_list:
                     domain = fields[field, OPENED]
@@ -438,71 +537,18 @@ def read_messages(
                         problem = TOO_MANY | said
                         break
                     if filling:
+                        if node_row == rows_max[domain]:
+                            return False
                         more[base[fields[field, LIST]] + row[fields[field, LIST_DOMAIN]]] += 1
                 if kind == MESSAGE:
-                    ends[depth], opened[depth], guesses[depth], serials[depth] = end, scope, guess, mine
+                    around[depth, 0], around[depth, 1], around[depth, 2], around[depth, 3] = end, scope, guess, mine
                     depth += 1
-                    scope, end, opening = fields[field, SCOPE], at + size, True
-                    continue
-                is_text = (
-                    kind == BYTES or (filling and fields[field, FLAGS] & LAX == 0) or _is_utf8(data, at, at + size)
-                )
-                if not is_text and fields[field, FLAGS] & LAX == 0:
-                    problem = NOT_TEXT | said
-                    break
-                if fields[field, NODE] < 0:
-                    registers[-1 - fields[field, NODE], 0] = address + at
-                    registers[-1 - fields[field, NODE], 1] = size
+                    scope, end, opening = fields[field, SCOPE], last, True
+                elif fields[field, NODE] < 0:
+                    registers[-1 - fields[field, NODE], 0], registers[-1 - fields[field, NODE], 1] = low, high
                 elif filling:
                     slot = base[fields[field, NODE]] + node_row
-                    valid[slot], bits[slot], more[slot] = is_text, address + at, size
-                at += size
-                continue
-
-            last = at + size if is_packed else np.int64(-1)
-            width = 4 if FIXED32 <= kind < FIXED64 else 8
-            if is_packed and kind >= FIXED32 and size % width:
-                problem = PACKED_WRONG | said
-                break
-            while at != last:
-                if kind < FIXED32:
-                    raw, at = _varint(data, at, last if is_packed else end)
-                    if at < 0:
-                        problem = -at | said
-                        break
-                else:
-                    if end - at < width:
-                        problem = CUT_OFF | said
-                        break
-                    raw = _little_endian(data, at, width)
-                    at += width
-                low, high = _number_of(kind, raw)
-                is_named = True
-                if kind == ENUMERATION and (filling or is_list):
-                    place = _named(enums, fields[field, ENUM], low)
-                    is_named = place >= 0
-                    if is_named:
-                        low, high = enums[place + 1], enums[place + 2]
-                    elif is_list and fields[field, FLAGS] & CLOSED != 0:
-                        if is_packed:
-                            continue
-                        break
-                node_row = row[fields[field, DOMAIN]]
-                if is_list:
-                    domain = fields[field, OPENED]
-                    node_row = used[domain]
-                    used[domain] += 1
-                    slots += widths[domain]
-                    if slots > slots_max:
-                        problem = TOO_MANY | said
-                        break
-                    if filling:
-                        more[base[fields[field, LIST]] + row[fields[field, LIST_DOMAIN]]] += 1
-                if fields[field, NODE] < 0:
-                    registers[-1 - fields[field, NODE], 0] = low
-                elif filling:
-                    slot = base[fields[field, NODE]] + node_row
-                    valid[slot], bits[slot], more[slot] = is_named, low, high
+                    valid[slot], bits[slot], more[slot] = is_fine, low, high
                 if not is_packed:
                     break
             if problem != 0:
@@ -510,8 +556,11 @@ def read_messages(
         if problem != 0:
             problems[value] = problem
             slots = slots_before
+            if filling:
+                _forget(domains, base, valid, value, before, used)
             for domain in range(1, used.size):
                 used[domain] = before[domain]
+    return True
 
 
 # Writing

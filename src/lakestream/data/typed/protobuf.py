@@ -1,6 +1,7 @@
 """Protobuf messages ⇄ frames. The tables are made by protobuf_program.py, the work is done by kernels_protobuf.py."""
 
 import ctypes
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -37,6 +38,7 @@ _ROOM: Final = np.full(3 + len(Kind), 15, np.int64)
 _ROOM[[KINDS[Kind.TIMESTAMPTZ], KINDS[Kind.DATE], KINDS[Kind.TIME], KINDS[Kind.DECIMAL]]] = 64
 _ROOM[:3] = 20
 _SPARE: Final = 256
+_ROOMY: Final = 1.5
 
 
 class ProtobufCodec:
@@ -45,36 +47,50 @@ class ProtobufCodec:
         self.shape: Struct = schema.shape()
         self.layout: Final = Layout.of(self.shape)
         self._program = Program.of(schema.descriptor, self.layout)
+        self._guess = np.ones(self.layout.domain_count)
+        """How many rows a value has in each domain."""
         self._class = message_factory.GetMessageClass(schema.descriptor)
 
     def decode(self, values: Located) -> Decoded:
-        problems = np.zeros(values.size.size, np.int32)
-        used = np.zeros(self.layout.domain_count, np.int64)
-        empty = Frame.empty(self.layout, np.zeros_like(used))
-        self._read(values, problems, used, empty, fill=False)
+        """Lists are guessed to be about as long as those before; where that is wrong, they are counted first."""
+        problems, used = np.zeros(values.size.size, np.int32), np.zeros(self.layout.domain_count, np.int64)
+        frame = _roomy(self.layout, values.size.size, self._guess)
+        fits = self._read(values, problems, used, frame, k.LOOK | k.FILL)
+        if not fits or (problems == k.IRREGULAR).any():
+            problems[:] = 0
+            frame, values = self._decoded_in_two(values, problems, used)
+        used[0] = values.size.size
+        self._guess = used / max(1, values.size.size)
+        return Decoded(replace(frame, counts=used), problems, (values.held, self._program))
+
+    def _decoded_in_two(self, values: Located, problems: NDArray[np.int32], used: Longs) -> tuple[Frame, Located]:
+        none = Frame.empty(self.layout, np.zeros_like(used))
+        self._read(values, problems, used, none, k.LOOK)
         if (problems == k.IRREGULAR).any():
             values = self._merged(values, problems)
-            self._read(values, problems, used, empty, fill=False)
+            self._read(values, problems, used, none, k.LOOK)
         used[0] = values.size.size
         frame = Frame.empty(self.layout, used.copy())
-        self._read(values, problems, used, frame, fill=True)
-        return Decoded(frame, problems, (values.held, self._program))
+        self._read(values, problems, used, frame, k.FILL)
+        return frame, values
 
-    def _read(self, values: Located, problems: NDArray[np.int32], used: Longs, frame: Frame, fill: bool) -> None:
+    def _read(self, values: Located, problems: NDArray[np.int32], used: Longs, frame: Frame, steps: int) -> bool:
         program = self._program
-        k.read_messages(
+        return k.read_messages(
             values.address,
             values.size,
             program.fields,
             program.scopes,
             program.enums,
+            self.layout.domains,
             program.widths,
             program.depth_max,
             program.seen_size,
             SLOTS_MAX,
-            int(fill),
+            steps,
             problems,
             used,
+            frame.counts,
             frame.base,
             frame.valid,
             frame.bits,
@@ -89,6 +105,7 @@ class ProtobufCodec:
                 message = self._class.FromString(ctypes.string_at(int(address[row]), int(size[row])))
             except DecodeError:
                 continue
+            message.DiscardUnknownFields()  # Among them are known numbers that have no name, out of their place.
             anew = np.frombuffer(message.SerializePartialToString() + b"\0", np.uint8)
             address[row], size[row], problems[row] = anew.ctypes.data, anew.size - 1, 0
             held.append(anew)
@@ -131,3 +148,11 @@ class ProtobufCodec:
         said = _PROBLEMS[problem & (1 << k.PROBLEM_BITS) - 1]
         field = problem >> k.PROBLEM_BITS
         return f"field {self._program.paths[field - 1]}: {said}" if field else said
+
+
+def _roomy(layout: Layout, rows: int, guess: NDArray[np.float64]) -> Frame:
+    """A frame that may have more rows than are used. Pages that are not written to are no memory."""
+    room = (rows * guess * _ROOMY).astype(np.int64) + _SPARE
+    np.minimum(room, SLOTS_MAX // len(layout), out=room)
+    room[0] = rows
+    return Frame.empty(layout, room)
