@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.located import Located
 from lakestream.data.typed import kernels_json_read as read
-from lakestream.data.typed.json_codec import JsonCodec, json_codec, part_of_text
+from lakestream.data.typed.json_codec import JsonCodec, JsonDecoded, json_codec, part_of_text
 from lakestream.data.typed.json_sight import KEYS_MAX, Sight, Spelling, parsed
 from lakestream.data.typed.json_style import PYTHON, Manner, Style, written
 from lakestream.data.typed.kernels_values import differing
@@ -75,8 +75,7 @@ def infer(values: Located, known: Part = NOTHING) -> Learnt | None:
     for _ in range(LOOKS_MAX - 1):
         if not looks.root.has_columns():
             return None
-        decoded = JsonCodec(part).decode(values)
-        odd = np.flatnonzero(decoded.strange | (decoded.problems >= read.MISFIT))
+        odd = _odd(JsonCodec(part).decode(values))
         if not odd.size or not looks.at(odd):
             break
         wider = grown(part, looks.root.part())
@@ -116,15 +115,24 @@ def wanted(left: Located, total: int, writers: Sequence[Writer]) -> Learnt | Non
 
     `left`: those of `total` values that none of the writers gives back.
     """
-    known = part_of_text(writers[-1].text) if writers else NOTHING
-    learnt = infer(left, known)
-    if learnt is None or any((one.text, one.style) == (learnt.text, learnt.style) for one in writers):
+    if not writers:
+        return infer(left)
+    newest = writers[-1]
+    known = part_of_text(newest.text)
+    odd = _odd(JsonCodec(known).decode(left))
+    if odd.size and (wider := infer(left.picked(odd), known)) is not None and wider.text != newest.text:
+        return wider
+    if len(left.size) < STYLE_SHARE_MIN * total or len(writers) >= STYLES_MAX:
         return None
-    if not writers or learnt.text != writers[-1].text:
-        return learnt
-    if len(writers) >= STYLES_MAX or _given_back(left, learnt) < STYLE_SHARE_MIN * total:
+    other = infer(left, known)
+    if other is None or any((one.text, one.style) == (other.text, other.style) for one in writers):
         return None
-    return learnt
+    return other if _given_back(left, other) >= max(1, STYLE_SHARE_MIN * total) else None
+
+
+def _odd(decoded: JsonDecoded) -> Longs:
+    """Values with keys that are new, or with types that are new to their places."""
+    return np.flatnonzero(decoded.strange | (decoded.problems >= read.MISFIT))
 
 
 def _given_back(values: Located, learnt: Learnt) -> int:

@@ -12,7 +12,6 @@ import pytest
 from lakestream.data.table.located import Located
 from lakestream.data.typed.json_codec import JsonCodec, json_codec, part_of_text
 from lakestream.data.typed.json_infer import Learnt, described, given_back, infer, style_of, wanted
-from lakestream.data.typed.json_plain import split_plain
 from lakestream.data.typed.json_style import read_style
 from lakestream.schemas.shape import ListOf, MapOf, Struct, Type
 from lakestream.schemas.writers import Writer
@@ -158,24 +157,20 @@ def test_moments_are_learnt_for_schemas_that_have_them() -> None:
 
 def test_a_second_program_with_another_style_gets_a_writer_of_its_own() -> None:
     python = [json.dumps({"a": i, "b": None}).encode() for i in range(100)]
-    compact = [b'{"b":"x","a":%d}' % i for i in range(50)]
+    compact = located([b'{"b":"x","a":%d}' % i for i in range(50)])
     first = writer(learnt(located(python)))
-    both = located([*python, *compact])
-    more = split_plain(both, (first,)).learnt
-    assert more is not None
-    second = writer(more, -2)
-    assert split_plain(both, (first, second)).learnt is None
-    groups = {group.writer.number: group.places for group in split_plain(both, (first, second)).split.groups}
-    assert sorted(groups[-1].tolist()) == list(range(100))
-    assert sorted(groups[-2].tolist()) == list(range(100, 150))
+    second = wanted(compact, 150, (first,))
+    assert second is not None
+    third = wanted(located([b'{"b":"x","a":7}']), 100, (first, writer(second, -2)))
+    assert third is None
+    assert given_back(compact, json_codec(writer(second))).all()
 
 
 def test_a_style_that_helps_few_is_not_asked_for() -> None:
-    python = [json.dumps({"a": i, "b": "x"}).encode() for i in range(1_000)]
-    odd = [b'{ "b":"x","a" :%d}' % i for i in range(3)]
-    first = writer(learnt(located(python)))
-    assert split_plain(located([*python, *odd]), (first,)).learnt is None
-    assert wanted(located(odd), 1_003, (first,)) is None
+    first = writer(learnt(dumped(*({"a": i, "b": "x"} for i in range(100)))))
+    odd = located([b'{ "b":"x","a" :%d}' % i for i in range(30)])
+    assert wanted(odd, 100, (first,)) is None
+    assert wanted(located([b'{"b":"x","a":1}'] * 3), 1_000, (first,)) is None
 
 
 def test_no_more_styles_than_a_table_may_have() -> None:
@@ -184,10 +179,14 @@ def test_no_more_styles_than_a_table_may_have() -> None:
     assert wanted(located([b'{"b":"x","a":1}'] * 100), 100, many) is None
 
 
-def test_values_without_a_writer_ask_for_one() -> None:
-    found = split_plain(dumped({"a": 1}), ())
-    assert found.learnt is not None
-    assert not found.split.groups
+def test_what_is_new_is_asked_for_once() -> None:
+    first = writer(learnt(dumped({"a": 1, "l": [1]})))
+    more = wanted(dumped({"a": 1, "new": True}), 1_000_000, (first,))
+    assert more is not None
+    assert spelled(more.shape) == "{a long, l [long], new boolean}"
+    second = writer(more, -2)
+    assert wanted(dumped({"l": ["no column fits"]}, {"a": 1, "new": False}), 1_000_000, (first, second)) is None
+    assert wanted(dumped({"a": 1}), 1, ()) is not None
 
 
 def test_what_comes_back_has_the_right_columns() -> None:
