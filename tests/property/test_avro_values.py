@@ -20,7 +20,7 @@ from lakestream.schemas.avro.schema import AvroSchema, read_avro
 from lakestream.schemas.avro.types import Array, Fixed, Map, Plain, Record, Union, is_null
 from lakestream.schemas.model import Format, Source
 
-EXAMPLES = 1_000 if os.environ.get("SOAK") else 40
+EXAMPLES = 500 if os.environ.get("SOAK") else 40
 CHECKED = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 

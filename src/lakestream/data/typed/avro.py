@@ -16,6 +16,7 @@ from lakestream.data.typed import kernels_avro as k
 from lakestream.data.typed.avro_program import Program, program_of
 from lakestream.data.typed.codec import Decoded
 from lakestream.data.typed.frame import KINDS, Frame
+from lakestream.model import MiB
 from lakestream.schemas.avro.schema import AvroSchema
 from lakestream.schemas.shape import Kind, Struct
 
@@ -32,6 +33,7 @@ _REASONS: Final = {
 }
 _UUID_SIZE: Final = 16
 _ROOM_MIN: Final = 4096
+_ROOM_MAX: Final = 4096 * MiB
 _BYTES_A_SLOT: Final = 8
 _WITH_BYTES: Final = tuple(KINDS[kind] for kind in (Kind.STRING, Kind.BINARY, Kind.FIXED))
 
@@ -95,6 +97,9 @@ class AvroCodec:
         held, room = [], self._guess(frame)
         while row < count:
             # Rows for which there is no room go into a larger one: no row is measured before it is written.
+            if room > _ROOM_MAX:
+                row, room = row + 1, self._guess(frame)  # no value is so large: it is null
+                continue
             buffer = pa.allocate_buffer(room)
             held.append(buffer)
             row, _ = k.write_values(
@@ -112,7 +117,7 @@ class AvroCodec:
             start = int(frame.base[node])
             end = start + int(frame.counts[layout.domains[node]])
             room += int(np.where(frame.valid[start:end], frame.more[start:end], 0).sum())
-        return room
+        return min(room, _ROOM_MAX // 2)
 
     def reason(self, problem: int) -> str:
         path = self._program.paths.get(problem >> k.PROBLEM_BITS, "")

@@ -13,6 +13,7 @@ import numpy as np
 from lakestream.data.table.compiled import Longs
 from lakestream.data.typed import kernels_avro as k
 from lakestream.data.typed.frame import Layout
+from lakestream.schemas.avro.facts import Facts
 from lakestream.schemas.avro.shape import DIGITS_MAX, Columns, columns_of, only_branch
 from lakestream.schemas.avro.types import (
     Array,
@@ -71,7 +72,7 @@ def program_of(type_: AvroType) -> Program:
     shape = columns.type
     assert isinstance(shape, Struct), "a value is a struct of columns"
     layout = Layout.of(shape)
-    making = _Making(layout)
+    making = _Making(layout, Facts.of(type_))
     making.whole(type_, columns)
     return Program(
         layout,
@@ -86,6 +87,7 @@ def program_of(type_: AvroType) -> Program:
 @dataclass(slots=True, eq=False)
 class _Making:
     layout: Layout
+    facts: Facts
     code: list[int] = field(default_factory=list)
     symbols: list[bytes] = field(default_factory=list)
     symbols_sorted: list[int] = field(default_factory=list)
@@ -114,6 +116,8 @@ class _Making:
 
     def _type(self, type_: AvroType, columns: Columns | None, node: int, path: str) -> None:
         """`columns`: None if it has none; then the node means nothing."""
+        if self.facts.is_empty(type_):
+            return  # nothing to pass over, however much of it a schema may say
         if columns is None:
             node = _NOTHING
         match type_:
@@ -156,7 +160,9 @@ class _Making:
             below = dict(self._below(columns, node))
         is_struct = only is None and columns is not None
         null = next((place for place, branch in enumerate(union.branches) if is_null(branch)), None)
-        bare = [place for place, branch in enumerate(union.branches) if place not in below and _is_bare(branch)]
+        bare = [
+            place for place, branch in enumerate(union.branches) if place not in below and self.facts.is_bare(branch)
+        ]
         hollow = next((place for place in bare if place != null), _NOTHING)
         absent = null if null is not None else (_NOTHING if is_struct else hollow)
         at = self._put(k.UNION, node if is_struct else _NOTHING, path, len(union.branches), absent, hollow)
@@ -178,8 +184,9 @@ class _Making:
 
     def _list(self, items: AvroType, columns: Columns | None, node: int, child: int, path: str, name: str) -> None:
         opened = int(self.layout.opened[node]) if columns is not None else _NOTHING
-        at = self._put(k.LIST, node, path, opened, 0, int(_is_empty(items, ())))
-        if name == "{}":
+        is_map = name == "{}"
+        at = self._put(k.LIST, node, path, opened, 0, int(not is_map and self.facts.is_empty(items)))
+        if is_map:
             self._put(k.STRING, node + 1 if columns is not None else _NOTHING, f"{path}{{key}}")
         self._type(items, columns.children[0] if columns is not None else None, child, path + name)
         self._put(k.AGAIN, _NOTHING, path)
@@ -224,35 +231,3 @@ def _signed(number: int) -> int:
     """Its lowest 64 bits."""
     low = number & (2**64 - 1)
     return low - 2**64 if low >= 2**63 else low
-
-
-def _is_empty(type_: AvroType, open_: tuple[int, ...]) -> bool:
-    """Whether its values take no bytes."""
-    match type_:
-        case Plain("null"):
-            return True
-        case Fixed(size=0):
-            return True
-        case Record():
-            if id(type_) in open_:
-                return False
-            return all(_is_empty(part.type, (*open_, id(type_))) for part in type_.fields)
-        case _:
-            return False
-
-
-def _is_bare(type_: AvroType, open_: tuple[int, ...] = ()) -> bool:
-    """Whether a value without any column of it can be written: one way to be, or a way to be nothing."""
-    match type_:
-        case Plain("null") | Array() | Map():
-            return True
-        case Fixed(size=0):
-            return True
-        case Union(branches):
-            return any(_is_bare(branch, open_) for branch in branches)
-        case Record():
-            if id(type_) in open_:
-                return False
-            return all(_is_bare(part.type, (*open_, id(type_))) for part in type_.fields)
-        case _:
-            return False

@@ -563,7 +563,8 @@ def write_values(
                         break
                     number //= factor
                 else:
-                    if not code[pc + 5] // -factor <= number <= code[pc + 6] // -factor:
+                    bound = code[pc + 6] // -factor
+                    if not -bound <= number <= bound:
                         break
                     number *= -factor
                 if not code[pc + 5] <= number <= code[pc + 6]:

@@ -16,6 +16,7 @@ and is asked by the codec too: both have to walk the same tree.
 from dataclasses import dataclass, field
 from typing import Final
 
+from lakestream.schemas.avro.facts import Facts
 from lakestream.schemas.avro.types import (
     Array,
     AvroType,
@@ -37,7 +38,7 @@ VALUE: Final = "value"
 """The column of a schema that is no record."""
 DIGITS_MAX: Final = 38
 _DEPTH_MAX: Final = 32
-_NODES_MAX: Final = 4_000
+_VISITS_MAX: Final = 4_000
 """More columns than any engine enjoys. A small text can say very many: a record may be used often."""
 _PLAIN: Final = {
     "boolean": Kind.BOOLEAN,
@@ -76,7 +77,7 @@ class Columns:
 
 def columns_of(top: AvroType) -> Columns:
     """Of a whole value."""
-    walk = _Walk()
+    walk = _Walk(Facts.of(top))
     if isinstance(top, Record):
         found = walk.visit(top)
         return found if found is not None else Columns(Struct(()), top)
@@ -94,17 +95,18 @@ def only_branch(union: Union) -> int | None:
 
 @dataclass(slots=True)
 class _Walk:
+    facts: Facts
     open: set[int] = field(default_factory=set)
     """Records that the walk is inside of."""
     depth: int = 0
-    nodes: int = 0
+    visits: int = 0
 
     def visit(self, type_: AvroType) -> Columns | None:
         """None: left out."""
-        if self.depth >= _DEPTH_MAX or self.nodes >= _NODES_MAX:
+        if self.depth >= _DEPTH_MAX or self.visits >= _VISITS_MAX or self.facts.is_empty(type_):
             return None
         self.depth += 1
-        self.nodes += 1
+        self.visits += 1
         try:
             return self._visit(type_)
         finally:
@@ -157,11 +159,9 @@ class _Walk:
         )
 
 
-def _leaf(type_: Plain | Fixed | EnumOf) -> Columns | None:
+def _leaf(type_: Plain | Fixed | EnumOf) -> Columns:
     if isinstance(type_, EnumOf):
         return Columns(Primitive(Kind.STRING), type_)
-    if is_null(type_) or (isinstance(type_, Fixed) and type_.size == 0):
-        return None
     if (logical := _logical(type_.logical)) is not None:
         return Columns(logical, type_)
     if isinstance(type_, Fixed):

@@ -103,6 +103,26 @@ def test_very_many_items_of_no_bytes_cost_nothing() -> None:
     assert columns(codec(record(a=empty, b="int")), long(2**60) + long(0) + long(7)) == [{"b": 7}]
 
 
+def test_a_small_text_of_very_much_nothing() -> None:
+    raw: Any = {"type": "record", "name": "R0", "fields": [{"name": "n", "type": "null"}]}
+    for level in range(1, 40):
+        parts = [{"name": "a", "type": raw}, {"name": "b", "type": f"R{level - 1}"}]
+        raw = {"type": "record", "name": f"R{level}", "fields": parts}
+    made = codec(record(a={"type": "array", "items": raw}, b="int"))
+    assert columns(made, long(2**60) + long(0) + long(7)) == [{"b": 7}]
+
+
+def test_maps_of_nothing_have_keys() -> None:
+    made = codec(record(a={"type": "map", "values": "null"}, b="int"))
+    assert columns(made, long(1) + sized(b"x") + long(0) + long(7)) == [{"b": 7}]
+
+
+def test_the_first_nanosecond_does_not_wrap_around() -> None:
+    made = codec(record(a={"type": "long", "logicalType": "timestamp-nanos"}))
+    assert columns(made, long(-(2**63))) == [{"a": -9_223_372_036_854_776}]
+    assert rewritten(made, long(-(2**63))) == [None]
+
+
 def test_what_holds_itself_is_passed_over() -> None:
     tree = record(a="int", next=["null", "R"], all={"type": "array", "items": "R"}, z="int")
     made = codec(tree)
