@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from tests.simulation.coordination_mutants import COORDINATION_MUTANTS
+from tests.simulation.follower_mutants import FOLLOWER_MUTANTS
 from tests.simulation.mutant import Mutant, always, never, only_in
 from tests.simulation.scenarios import SURPRISE, run
 from tests.simulation.table_mutants import TABLE_MUTANTS
@@ -522,7 +523,7 @@ MUTANTS = (
     ),
 )
 
-ALL = (*MUTANTS, *TABLE_MUTANTS, *COORDINATION_MUTANTS)
+ALL = (*MUTANTS, *TABLE_MUTANTS, *COORDINATION_MUTANTS, *FOLLOWER_MUTANTS)
 
 
 @contextmanager

@@ -69,7 +69,16 @@ KAFKA = Mood(
 )
 
 GROUPS = replace(
-    KAFKA, plain=0, idempotent=2, batches=8, think_s_max=4.0, deletes=0, members=3, programs=2, transactors=2
+    KAFKA,
+    plain=0,
+    idempotent=2,
+    batches=8,
+    think_s_max=4.0,
+    deletes=0,
+    members=3,
+    followers=2,
+    programs=2,
+    transactors=2,
 )
 """Members, programs and transactions, with coordinators that die, stall and are two at once."""
 
@@ -182,7 +191,7 @@ def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
         weather=weather,
         brokers=luck.choice((2, 3, 3, 4)),
         partitions=luck.choice((1, 1, 2, 3)),
-        deletes_topic=luck.random() < (0.4 if mood.kafka else 0.1) and not mood.members,
+        deletes_topic=luck.random() < (0.4 if mood.kafka else 0.1),
         switches_profile=luck.random() < 0.25,
         latency=luck.choice((0.0, 0.3, 1.0)),
         pipelines=luck.choice((0, 0, 1, 2)) if mood.kafka else mood.pipelines,

@@ -2,19 +2,20 @@
 
 Whoever commits, the pipeline, maintenance or a foreign engine: what then is the table must be, partition by partition,
 the committed records below its next offset, none missing, none twice, but for those that somebody deleted on purpose.
+What is wrong is called by the names of anomalies.py.
 And no file that a table names is ever removed. The tag `transactions-whole` is on the newest snapshot in which no
 transaction is split, and on no other.
 """
 
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from tests.simulation.anomalies import Origin, TableRow, anomalies
 
 from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.locations import TABLES_FOLDER, Locations
@@ -34,13 +35,6 @@ NEXT_OFFSETS = "lakestream.next-offsets"
 WHOLE = "transactions-whole"
 
 _decode_pointer = msgspec.json.Decoder(Table).decode
-
-
-class TableRow(NamedTuple):
-    partition: int
-    offset: int
-    value: bytes | None
-    timestamp_ms: int
 
 
 @dataclass(slots=True)
@@ -115,7 +109,7 @@ class TrueTables:
     def end_moved(self, partition: PartitionId, offset: int) -> None:
         if offset > self.next_offset(partition):
             self._witness.accuse(
-                "the table has what has left the log",
+                "lost write",
                 f"table end of {partition} was moved to {offset}, its table has {self.next_offset(partition)}",
             )
 
@@ -164,13 +158,13 @@ class TrueTables:
         for number, end in next_offsets.items():
             before, log = table.next_offsets.get(number, 0), self._witness.log(PartitionId(table_id, number))
             if end < before:
-                self._witness.accuse("tables move forward", f"{name}-{number} went from {before} to {end}")
+                self._witness.accuse("nonmonotonic poll", f"table {name}-{number} went from {before} to {end}")
             if end > (stable := stable_of(log)):
                 self._witness.accuse(
-                    "only what is decided becomes rows", f"{name}-{number} was moved to {end}, {stable} is stable"
+                    "precommitted read", f"table {name}-{number} was moved to {end}, {stable} is stable"
                 )
         if lost := table.next_offsets.keys() - next_offsets.keys():
-            self._witness.accuse("tables move forward", f"partition {min(lost)} of {name} is not known any more")
+            self._witness.accuse("nonmonotonic poll", f"partition {min(lost)} of table {name} is not known any more")
         table.next_offsets = next_offsets
 
     def _is_whole(self, table_id: str, table: TrueTable) -> bool:
@@ -189,27 +183,42 @@ class TrueTables:
     def _check_tag(self, name: str, table: TrueTable, tagged: int | None) -> None:
         if tagged != table.whole:
             self._witness.accuse(
-                "the tag is on the newest whole snapshot",
+                "torn transaction" if tagged == table.main else "the tag is on the newest whole snapshot",
                 f"{name} at {table.next_offsets}: the tag is on {tagged}, the newest whole one is {table.whole}",
             )
 
     def _check_rows(self, table_id: str, name: str, table: TrueTable, live: list[str]) -> None:
         rows = [row for location in live for row in self._rows_of(location, name)]
-        expected = [row for number in table.next_offsets for row in self._expected(table_id, number, table)]
-        if Counter(rows) != Counter(expected):
-            differing = sorted((Counter(rows) - Counter(expected)) + (Counter(expected) - Counter(rows)))[:3]
-            self._witness.accuse(
-                "the table is the log",
-                f"{name} at {table.next_offsets}: {len(rows)} rows, {len(expected)} true: {differing}",
-            )
+        expected = [one for number in table.next_offsets for one in self._expected(table_id, number, table)]
 
-    def _expected(self, table_id: str, number: int, table: TrueTable) -> Iterator[TableRow]:
-        log = self._witness.log(PartitionId(table_id, number))
-        for offset, record in log.records.items():
+        def origin_of(number: int, offset: int) -> Origin | None:
+            return self._origin(PartitionId(table_id, number), offset, table)
+
+        for anomaly in anomalies(rows, origin_of, expected, table.next_offsets):
+            story = f"the table is not the log: {name} at {table.next_offsets}, {len(rows)} rows: {anomaly.row}"
+            self._witness.accuse(anomaly.name, story)
+
+    def _expected(self, table_id: str, number: int, table: TrueTable) -> Iterator[Origin]:
+        partition = PartitionId(table_id, number)
+        for offset, record in self._witness.log(partition).records.items():
             if offset >= table.next_offsets[number] or record.kind >= Kind.COMMIT or not self.is_committed(record):
                 continue
-            if (number, offset) not in table.deleted:
-                yield TableRow(number, offset, record.value, record.timestamp)
+            origin = self._origin(partition, offset, table)
+            if origin is not None and not origin.is_deleted:
+                yield origin
+
+    def _origin(self, partition: PartitionId, offset: int, table: TrueTable) -> Origin | None:
+        record = self._witness.log(partition).records.get(offset)
+        if record is None:
+            return None
+        decided = self.outcomes.get(record.producer_id, {}).get(record.transaction)
+        return Origin(
+            TableRow(partition.number, offset, record.value, record.timestamp),
+            record.kind,
+            (record.producer_id, record.transaction),
+            True if record.kind is Kind.PLAIN else decided,
+            (partition.number, offset) in table.deleted,
+        )
 
     # ── what is stored ───────────────────────────────────────────────────────────────────────────────────────────────
 

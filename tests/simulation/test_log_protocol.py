@@ -96,6 +96,7 @@ def test_the_rare_paths_of_groups_and_transactions_are_reached() -> None:
         "group offsets unstable",
         "group zombies",
         "records transformed",
+        "topics deleted",
         "transaction error 47",
         "transaction error 90",
         "transactional zombies",

@@ -88,6 +88,8 @@ class Mood:
     """How often records are deleted from each topic."""
     members: int = 0
     """Of a group; then there are groups and transactions (tests/simulation/kafka/coordination.py)."""
+    followers: int = 0
+    """Members of a group of the new protocol."""
     programs: int = 0
     """That read, transform and write exactly once, in a group of their own."""
     transactors: int = 0

@@ -3,12 +3,11 @@
 from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import UUID
 
 from tests.simulation.kafka import frames
-from tests.simulation.kafka.coordinated import Coordinated, Place
-from tests.simulation.kafka.judge import FETCH_RETRIED, NONE
-from tests.simulation.kafka.link import LOST
+from tests.simulation.kafka.coordinated import Coordinated, Place, by_topic
+from tests.simulation.kafka.judge import FETCH_RETRIED, GONE, NONE, OUT_OF_RANGE, Topic
+from tests.simulation.kafka.link import LOST, Link
 from tests.simulation.readers import ATTRIBUTES, is_gap, rows_in
 
 from lakestream.batch import CONTROL, TRANSACTIONAL
@@ -43,15 +42,21 @@ class Session:
         client, found = self._client, []
         if not self.positions:
             return []
-        answer = await self._fetch(bytes_max)
+        link, began_s = client.link(), client.world.loop.now
+        answer = await self._fetch(link, bytes_max)
         if answer is LOST:
             await client.back_off()
             return []
         for topic in answer.responses:
             for part in topic.partitions:
-                place = next(one for one in self.positions if one.number == part.partition_index)
+                place = self._place(topic, part.partition_index)
                 if part.error_code == NONE:
                     found += self._taken(place, part)
+                elif part.error_code == OUT_OF_RANGE and self.positions[place] < self._ledger.log(place).start:
+                    self.positions[place] = self._ledger.log(place).start  # it had its time
+                elif part.error_code in GONE:
+                    client.judge.denied(Topic(place.topic, place.topic_id), began_s, link.host)
+                    del self.positions[place]
                 else:
                     client.world.tally[f"kafka fetch error {int(part.error_code)}"] += 1
                     if part.error_code not in FETCH_RETRIED:
@@ -61,11 +66,24 @@ class Session:
                     await client.back_off()
         return found
 
-    async def _fetch(self, bytes_max: int) -> Any:
-        client = self._client
-        (name,) = {place.topic for place in self.positions}
-        topic_id = client.world.witness.topics[name].topic.topic_id
-        return await client.link().ask(
+    def _place(self, topic: Any, number: int) -> Place:
+        """By its topic's id, where answers have it."""
+        for place in self.positions:
+            same = topic.topic_id.hex == self._id(place) if hasattr(topic, "topic_id") else topic.topic == place.topic
+            if same and place.number == number:
+                return place
+        raise AssertionError(f"nobody asked for partition {number} of {topic}")
+
+    def _id(self, place: Place) -> str:
+        return place.topic_id or self._client.world.witness.topics[place.topic].topic.topic_id
+
+    async def _fetch(self, link: Link, bytes_max: int) -> Any:
+        wanted = {
+            place: {"fetch_offset": offset, "partition_max_bytes": bytes_max}
+            for place, offset in self.positions.items()
+        }
+        by_id = {place._replace(topic_id=self._id(place)): values for place, values in wanted.items()}
+        return await link.ask(
             frames.FETCH,
             {
                 "replica_id": -1,
@@ -77,16 +95,7 @@ class Session:
                 "session_epoch": -1,
                 "forgotten_topics_data": [],
                 "rack_id": "",
-                "topics": [
-                    {
-                        "topic": name,
-                        "topic_id": UUID(hex=topic_id),
-                        "partitions": [
-                            {"partition": place.number, "fetch_offset": offset, "partition_max_bytes": bytes_max}
-                            for place, offset in self.positions.items()
-                        ],
-                    }
-                ],
+                "topics": [{**topic, "topic": topic["name"]} for topic in by_topic(by_id, "partition")],
             },
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from tests.simulation.kafka import frames
 from tests.simulation.kafka.client import Client
@@ -25,6 +26,8 @@ class Place(NamedTuple):
 
     topic: str
     number: int
+    topic_id: str | None = None
+    """None: of whatever topic has the name."""
 
 
 class Coordinated(Client):
@@ -86,7 +89,10 @@ class Coordinated(Client):
 
 def by_topic(places: Mapping[Place, Mapping[str, Any]], index: str = "partition_index") -> list[dict[str, Any]]:
     """As most requests have it: topics, and in each its partitions."""
-    topics: dict[str, list[dict[str, Any]]] = {}
+    topics: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
     for place, values in places.items():
-        topics.setdefault(place.topic, []).append({index: place.number, **values})
-    return [{"name": name, "topic_id": None, "partitions": partitions} for name, partitions in topics.items()]
+        topics.setdefault((place.topic, place.topic_id), []).append({index: place.number, **values})
+    return [
+        {"name": name, "topic_id": None if topic_id is None else UUID(hex=topic_id), "partitions": partitions}
+        for (name, topic_id), partitions in topics.items()
+    ]

@@ -1,10 +1,12 @@
 """Groups and transactions in a run: who takes part, and what is checked when all is over."""
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
 from tests.simulation.kafka.committed import Session
 from tests.simulation.kafka.coordinated import Coordinated, Place
+from tests.simulation.kafka.followers import Follower
 from tests.simulation.kafka.judge import Judge
 from tests.simulation.kafka.ledger import Ledger
 from tests.simulation.kafka.members import Member
@@ -12,8 +14,9 @@ from tests.simulation.kafka.programs import Program
 from tests.simulation.kafka.transactors import Transactor
 from tests.simulation.world import World
 
-WATCHERS, MAKERS = "watchers", "makers"
+WATCHERS, MAKERS, FOLLOWERS = "watchers", "makers", "followers"
 POLLS_MAX = 1_000
+BEATS_MAX = 120
 
 
 class Coordination:
@@ -31,9 +34,17 @@ class Coordination:
             Member(world, judge, ledger, f"m{i}", WATCHERS, source, f"static-{i}" if i % 2 else None)
             for i in range(mood.members)
         ]
+        followers = [
+            Follower(world, judge, ledger, f"f{i}", FOLLOWERS, self._topics, f"follower-{i}" if i % 2 else None)
+            for i in range(mood.followers)
+        ]
         programs = [Program(world, judge, ledger, f"w{i}", MAKERS, source, sinks) for i in range(mood.programs)]
         writers = [Transactor(world, judge, ledger, f"t{i}", f"id-{i}", places) for i in range(mood.transactors)]
-        return [*(one.run() for one in (*members, *programs)), *(one.run() for one in writers)]
+        return [*(one.run() for one in (*members, *followers, *programs)), *(one.run() for one in writers)]
+
+    @property
+    def _topics(self) -> tuple[str, ...]:
+        return tuple(self.world.witness.names)
 
     def _places(self) -> list[Place]:
         return [
@@ -46,6 +57,27 @@ class Coordination:
         self.ledger.check()
         for place in self._places():
             await self._check_readable(place)
+        if self.world.mood.followers:
+            await self._check_followed()
+
+    async def _check_followed(self) -> None:
+        """Two members have all that there is; when one of them goes, the other."""
+        pair = [Follower(self.world, self.judge, self.ledger, f"last-{i}", FOLLOWERS, self._topics) for i in range(2)]
+        for members in (pair, pair[:1]):
+            for _ in range(BEATS_MAX):
+                for member in members:
+                    await member.beat()
+                if self._is_followed(members):
+                    break
+                await asyncio.sleep(0.5)
+            else:
+                places = [(member.name, member.places) for member in members]
+                self.world.witness.accuse("every partition has an owner", f"{places}, there are {self._places()}")
+            await members[-1].leave_group()
+
+    def _is_followed(self, members: list[Follower]) -> bool:
+        wanted = [place._replace(topic_id=self.ledger.partition(place).topic_id) for place in self._places()]
+        return sorted(wanted) == sorted(place for member in members for place in member.places)
 
     async def _check_readable(self, place: Place) -> None:
         """One who reads all that was committed comes to the end."""
@@ -57,6 +89,7 @@ class Coordination:
                 break
             before = session.positions[place]
             await session.poll()
+            session.positions.setdefault(place, before)  # who knew another one of that name may deny it once
             if session.positions[place] == before and not self._left(place, before):
                 break
         else:

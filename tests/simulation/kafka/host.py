@@ -11,7 +11,8 @@ from lakestream.broker import Sweeping
 from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.clock import SeededIds
 from lakestream.coordination.cluster import ClusterView
-from lakestream.coordination.groups.coordinator import Groups
+from lakestream.coordination.groups.coordinator import Groups, GroupSettings
+from lakestream.coordination.groups.values import Rules
 from lakestream.coordination.registration import Registration
 from lakestream.coordination.retention import Retention
 from lakestream.coordination.transactions.coordinator import TransactionCoordinator
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from tests.simulation.kafka.wire import BrokersEnd, Wire
 
 T = TypeVar("T")
+
+GROUPS = GroupSettings(rules=Rules(session_ms=10_000))
+"""Members of the new protocol are missed sooner than by default, about as soon as the others."""
 
 
 class KafkaHost(Host):
@@ -98,7 +102,9 @@ class KafkaHost(Host):
             topics=Topics(self.metadata),
             claims=Claims(self.metadata),
             view=self.view,
-            groups=Groups(self.metadata, self.view, self._broker, lambda: self.registration.holds, self.clock, ids),
+            groups=Groups(
+                self.metadata, self.view, self._broker, lambda: self.registration.holds, self.clock, ids, GROUPS
+            ),
             transactions=transactions,
             cluster=cluster,
             cluster_id=await cluster.id(),

@@ -2,6 +2,7 @@
 transactions, by the names of the anomalies.
 
     one owner per partition and generation       no two members were given the same partition
+    one owner at a time                          nobody is given what another has, who is still a member
     a zombie commits nothing                     once others were given a newer generation
     committed offsets never go back              whoever asks hears of what was acknowledged before, or of more
     lost write, duplicate                        of transactions that were committed, each record is there, once
@@ -15,6 +16,7 @@ transactions, by the names of the anomalies.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 from tests.simulation.kafka.coordinated import Place
@@ -45,6 +47,14 @@ class Attempt:
     """Whether it was committed, as its coordinator said; None: nobody said."""
 
 
+class Tenure(NamedTuple):
+    """A member had a partition from when it was told, which was after it had asked."""
+
+    member_id: str
+    asked_s: float
+    told_s: float
+
+
 class Ledger:
     def __init__(self, world: World, judge: Judge) -> None:
         self.world = world
@@ -55,6 +65,9 @@ class Ledger:
         """Group → the newest generation in which somebody was given something."""
         self._holders: dict[tuple[str, str], str] = {}
         self._acked: dict[tuple[str, Place], int] = {}
+        self._tenures: dict[tuple[str, Place], list[Tenure]] = {}
+        self.passing: set[str] = set()
+        """Topics that are deleted, and made again."""
         self.attempts: list[Attempt] = []
         self.programs: dict[str, tuple[str, str]] = {}
         """Group → the topic that it reads, and the one that it writes to."""
@@ -63,7 +76,7 @@ class Ledger:
         return self._witness.log(self.partition(place))
 
     def partition(self, place: Place) -> PartitionId:
-        return self._judge.logs(Topic(place.topic, None), place.number)[-1]
+        return self._judge.logs(Topic(place.topic, place.topic_id), place.number)[-1]
 
     # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -88,6 +101,41 @@ class Ledger:
 
     def holder(self, group: str, instance: str | None) -> str | None:
         return None if instance is None else self._holders.get((group, instance))
+
+    def took(self, group: str, member_id: str, places: Iterable[Place], asked_s: float) -> None:
+        """A member of the new protocol heard just now, when it asked then, that it has these."""
+        for place in places:
+            tenures = self._tenures.setdefault((group, place), [])
+            tenures.append(Tenure(member_id, asked_s, self.world.loop.now))
+
+    def still_has(self, group: str, member_id: str, places: Iterable[Place], asked_s: float) -> None:
+        """It was told that it is a member, after it had said then that it has these."""
+        for place in places:
+            if (heir := self._heir(group, member_id, place, asked_s)) is not None:
+                self._witness.accuse(
+                    "one owner at a time", f"{place} of group {group} is {member_id}'s, and was given to {heir}"
+                )
+
+    def _heir(self, group: str, member_id: str, place: Place, at_s: float) -> str | None:
+        """Who asked for it, and was given it by then, after that member had it."""
+        tenures = self._tenures.get((group, place), [])
+        mine = max((one.told_s for one in tenures if one.member_id == member_id), default=None)
+        if mine is None:
+            return None
+        others = (
+            one.member_id for one in tenures if one.member_id != member_id and mine < one.asked_s < one.told_s < at_s
+        )
+        return next(others, None)
+
+    def committed_by(self, group: str, member_id: str, asked_s: float, offsets: Mapping[Place, int]) -> None:
+        """Acknowledged to a member of the new protocol, who asked for it then."""
+        self.world.tally["group commits"] += 1
+        for place, offset in offsets.items():
+            if (heir := self._heir(group, member_id, place, asked_s)) is not None:
+                self._witness.accuse(
+                    "a zombie commits nothing", f"{member_id} of group {group} in {place}, which {heir} was given"
+                )
+            self._acked[group, place] = max(offset, self.committed_before(group, place))
 
     def committed_before(self, group: str, place: Place) -> int:
         return self._acked.get((group, place), -1)
@@ -155,18 +203,28 @@ class Ledger:
             self._check_program(group, source, sink)
 
     def _check_attempt(self, attempt: Attempt) -> None:
-        fates = {value: self._fate(value, place) for value, place in attempt.sent.items()}
+        fates = {
+            value: self._fate(value, place) for value, place in attempt.sent.items() if not self._is_gone(value, place)
+        }
+        acked = attempt.acked & fates.keys()
         counts = {value for value, fate in fates.items() if fate}
-        lost = sorted(value for value in attempt.acked if fates[value] is None)
+        lost = sorted(value for value in acked if fates[value] is None)
         if lost:
             self._witness.accuse("lost write", f"{lost[0]!r} of {attempt.name} was acknowledged, and is nowhere")
-        elif attempt.told and attempt.acked - counts:
-            left = sorted(attempt.acked - counts)
+        elif attempt.told and acked - counts:
+            left = sorted(acked - counts)
             self._witness.accuse("lost write", f"{left[0]!r} of {attempt.name}, which was committed, does not count")
         elif attempt.told is False and counts:
             self._witness.accuse("aborted read", f"{sorted(counts)[0]!r} of {attempt.name}, which was aborted, counts")
-        elif counts and attempt.acked - counts:
+        elif counts and acked - counts:
             self._witness.accuse("torn transaction", f"{len(counts)} of {len(fates)} records of {attempt.name} count")
+
+    def _is_gone(self, value: bytes, place: Place) -> bool:
+        """With its topic, or it may be."""
+        logs = [self._witness.log(one) for one in self._judge.logs(Topic(place.topic, None), place.number)]
+        if not any(log.gone for log in logs):
+            return False
+        return not any(record.value == value for log in logs if not log.gone for record in log.records.values())
 
     def _fate(self, value: bytes, place: Place) -> bool | None:
         """Whether it counts; None: it is not there."""

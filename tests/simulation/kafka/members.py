@@ -66,7 +66,7 @@ class Member(Coordinated):
                 self._sleep_on(self.session)
                 self._crash()
             elif what < 0.1:
-                await self._leave_group()
+                await self.leave_group()
             elif what < 0.15:
                 await asyncio.sleep(spread(luck, SESSION_S, 4 * SESSION_S))  # and does not know it
                 await self._work()
@@ -75,7 +75,7 @@ class Member(Coordinated):
             else:
                 await self._work()
             await self.think(min(self.world.mood.think_s_max, SESSION_S / 4))
-        await self._leave_group()
+        await self.leave_group()
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -143,7 +143,7 @@ class Member(Coordinated):
         answer = await self._group_ask(frames.HEARTBEAT, {"generation_id": self.generation})
         return answer is not LOST and await self._goes_on(answer.error_code)
 
-    async def _leave_group(self) -> None:
+    async def leave_group(self) -> None:
         if self.member_id:
             identity = {"member_id": self.member_id, "group_instance_id": self.instance, "reason": None}
             await self.ask_coordinator(
@@ -156,11 +156,12 @@ class Member(Coordinated):
         """It seems to have crashed, and another comes in its place; some time it goes on, and commits."""
         if session is None or not session.positions or self.world.luck.random() < 0.3:
             return
-        who, generation, offsets = self.member_id, self.generation, dict(session.positions)
+        self.world.tally["group zombies"] += 1
+        self._commit_late(self.member_id, self.generation, dict(session.positions))
 
+    def _commit_late(self, who: str, generation: int, offsets: dict[Place, int]) -> None:
         async def wake_up() -> None:
             await asyncio.sleep(spread(self.world.luck, 0.05, 3 * SESSION_S))
-            self.world.tally["group zombies"] += 1
             await self._committed(who, generation, offsets)
 
         self._strays.append(asyncio.get_running_loop().create_task(wake_up()))

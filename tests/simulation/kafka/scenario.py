@@ -30,6 +30,8 @@ QUIET_S = 300.0
 TRIES_MAX = 20
 NAMES = ("orders", "clicks")
 LATE_NAME = "visits"
+PASSING_NAME = "visits"
+"""Where there are groups, the one that is deleted, and made again."""
 
 
 async def play(world: World, troubles: list[Coroutine[Any, Any, None]]) -> None:
@@ -38,6 +40,8 @@ async def play(world: World, troubles: list[Coroutine[Any, Any, None]]) -> None:
     coordination = Coordination(world, judge) if mood.members else None
     topics = NAMES if mood.members else NAMES[: luck.randint(1, 2)]
     sizes = {name: mood.partitions if name == NAMES[0] else 1 for name in topics}
+    if mood.members and mood.deletes_topic:
+        sizes[PASSING_NAME] = mood.partitions  # as many as one that is made by whoever asks for it
     for name, count in sizes.items():
         await _make_topic(world, name, count)
     for place in range(mood.brokers):
@@ -46,7 +50,7 @@ async def play(world: World, troubles: list[Coroutine[Any, Any, None]]) -> None:
     producers = [loop.create_task(work) for work in _producers(world, judge, sizes)]
     if coordination is not None:
         producers += [loop.create_task(work) for work in coordination.clients(*NAMES)]
-        others = []
+        others = [loop.create_task(work) for work in _passing(world, judge, coordination, sizes)]
     else:
         others = [loop.create_task(work) for work in (*_consumers(world, judge, sizes), *_admins(world, judge, sizes))]
     others += [loop.create_task(work) for work in (*troubles, _switch_profiles(world))]
@@ -97,6 +101,18 @@ def _admins(world: World, judge: Judge, sizes: dict[str, int]) -> list[Coroutine
     if world.luck.random() < 0.3:
         work.append(_come_late(world, judge))
     return work
+
+
+def _passing(
+    world: World, judge: Judge, coordination: Coordination, sizes: dict[str, int]
+) -> list[Coroutine[Any, Any, None]]:
+    if PASSING_NAME not in sizes:
+        return []
+    coordination.ledger.passing.add(PASSING_NAME)
+    return [
+        IdempotentProducer(world, judge, "v0", PASSING_NAME, 0).run(),
+        Admin(world, judge, "admin").recreate(PASSING_NAME, sizes[PASSING_NAME]),
+    ]
 
 
 async def _come_late(world: World, judge: Judge) -> None:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tests.simulation.kafka import frames
 from tests.simulation.kafka.coordinated import Coordinated, Kind, Place, by_topic
-from tests.simulation.kafka.judge import NONE, RETRIED, Judge
+from tests.simulation.kafka.judge import GONE, NONE, RETRIED, Judge
 from tests.simulation.kafka.ledger import Attempt, Ledger
 from tests.simulation.kafka.link import LOST
 from tests.simulation.kafka.members import committed_values
@@ -26,6 +26,9 @@ from lakestream.testing.faults import spread
 CONCURRENT = 51
 FATAL = (45, 47, 48, 49, 90, 120)
 """Out of order, invalid epoch, invalid state, unknown mapping, fenced, to be aborted."""
+OF_A_DELETED_TOPIC = (*GONE, 45, 55, 120)
+"""Also what the next one of that name makes of it: out of order, no part of the transaction; and not tried, where
+another one of the request is gone."""
 TIMEOUTS_S = (5, 60, 600)
 CLOCKS_APART_S = 45 + 150
 """By as much two brokers may disagree on how long a transaction has been open: skew, and a clock that stood still."""
@@ -124,7 +127,7 @@ class Transactions:
             ]
             return int(max(found))
 
-        await self._until_done("add partitions", who, frames.ADD_PARTITIONS_TO_TXN, values, codes)
+        await self._until_done("add partitions", who, frames.ADD_PARTITIONS_TO_TXN, values, codes, places)
 
     async def send(self, who: Identity, attempt: Attempt, place: Place, values: tuple[bytes, ...]) -> None:
         sequence = who.sequences.get(place, 0)
@@ -148,7 +151,7 @@ class Transactions:
                 self.client.works()
                 attempt.acked.update(values)
                 return
-            await self._retried("produce", who, code)
+            await self._retried("produce", who, code, [place])
         raise GaveUp("no answer to a batch")
 
     async def put_offsets(
@@ -195,7 +198,15 @@ class Transactions:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _until_done(self, what: str, who: Identity, key: int, values: Mapping[str, Any], code_of: Any) -> Any:
+    async def _until_done(
+        self,
+        what: str,
+        who: Identity,
+        key: int,
+        values: Mapping[str, Any],
+        code_of: Any,
+        places: Collection[Place] = (),
+    ) -> Any:
         for _ in range(20):
             answer = await self._ask(key, values)
             if answer is LOST:
@@ -204,7 +215,7 @@ class Transactions:
             if code == NONE:
                 self.client.works()
                 return answer
-            await self._retried(what, who, code)
+            await self._retried(what, who, code, places)
         raise GaveUp(f"no answer to {what}")
 
     async def _ask(self, key: int, values: Mapping[str, Any]) -> Any:
@@ -212,12 +223,13 @@ class Transactions:
             Kind.TRANSACTION, self.id, key, {"transactional_id": self.id, **values}
         )
 
-    async def _retried(self, what: str, who: Identity, code: int) -> None:
+    async def _retried(self, what: str, who: Identity, code: int, places: Collection[Place]) -> None:
         """GaveUp: it does not help to try again."""
         if await self._is_passing(code):
             return
         self.world.tally[f"transaction error {int(code)}"] += 1
-        if code not in FATAL or self._is_entitled(who):
+        may_be_gone = code in OF_A_DELETED_TOPIC and any(place.topic in self.ledger.passing for place in places)
+        if not may_be_gone and (code not in FATAL or self._is_entitled(who)):
             self._surprised(what, code)
         raise GaveUp(f"{what} was refused with {code}")
 
@@ -310,7 +322,7 @@ def _produce(transactional_id: str, world: World, place: Place, batch: bytes) ->
         "topic_data": [
             {
                 "name": place.topic,
-                "topic_id": UUID(hex=world.witness.topics[place.topic].topic.topic_id),
+                "topic_id": UUID(hex=list(world.witness.names[place.topic])[-1]),  # it may be gone by now
                 "partition_data": [{"index": place.number, "records": batch}],
             }
         ],
