@@ -25,6 +25,8 @@ from lakestream.data.table.compiled import (
     inlined,
     kernel,
     memory,
+    put_byte,
+    put_word,
     word_at,
 )
 
@@ -70,6 +72,8 @@ _DAYS_MIN, _DAYS_MAX = -719_162, 2_932_896
 _TENS: Final = np.array([(10**n & 2**64 - 1, 10**n >> 64) for n in range(39)], np.uint64)
 """Powers of ten, low and high half."""
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
+_SHORT: Final = 16
+"""Bytes that are copied sooner than somebody is called to do it."""
 _SPARE: Final = 64
 """Bytes that any number with its tag fits in."""
 
@@ -567,37 +571,49 @@ def read_messages(
 
 
 @inlined
-def _put_varint(out: Array, at: Long, raw: Long) -> Long:
+def _put_varint(at: Long, raw: Long) -> Long:
     """In front of what is there: where it begins."""
     if raw < np.uint64(0x80):
-        out[at - 1] = raw
+        put_byte(at - 1, np.int64(raw))
         return at - 1
-    size = 1
+    at -= 1
     rest = raw >> np.uint64(7)
     while rest:
-        size += 1
+        at -= 1
         rest >>= np.uint64(7)
-    at -= size
-    for place in range(at, at + size - 1):
-        out[place] = np.uint8(raw & np.uint64(0x7F)) | np.uint8(0x80)
+    place = at
+    while raw >= np.uint64(0x80):
+        put_byte(place, np.int64(raw & np.uint64(0x7F) | np.uint64(0x80)))
         raw >>= np.uint64(7)
-    out[at + size - 1] = raw
+        place += 1
+    put_byte(place, np.int64(raw))
     return at
 
 
 @inlined
-def _put_number(out: Array, at: Long, kind: Long, low: Long) -> Long:
+def _put_number(at: Long, kind: Long, low: Long) -> Long:
+    if kind >= FIXED64:
+        put_word(at - 8, np.uint64(low))
+        return at - 8
     if kind >= FIXED32:
-        size = 4 if kind < FIXED64 else 8
-        at -= size
-        raw = np.uint64(low)
-        for place in range(at, at + size):
-            out[place] = np.uint8(raw & np.uint64(0xFF))
-            raw >>= np.uint64(8)
-        return at
+        for place in range(4):
+            put_byte(at - 4 + place, low >> 8 * place & 0xFF)
+        return at - 4
     if kind in (SINT64, SINT32):
         low = low << 1 ^ low >> 63
-    return _put_varint(out, at, np.uint64(low))
+    return _put_varint(at, np.uint64(low))
+
+
+@inlined
+def _put_bytes(at: Long, address: Long, size: Long) -> Long:
+    """With their length in front."""
+    at -= size
+    if size < _SHORT:
+        for place in range(size):
+            put_byte(at + place, byte_at(address + place))
+    else:
+        copy(at, address, size)
+    return _put_varint(at, np.uint64(size))
 
 
 @inlined
@@ -690,11 +706,10 @@ def write_messages(
     Serializers write fields by their numbers, numbers in lists packed where the schema says so, both halves of every
     entry of a map, and what is zero only where it might as well be missing.
     """
-    out = memory(address, room_size)
     marks, opened = np.empty(depth_max + 1, np.int64), np.empty(depth_max + 1, np.int64)
     places, row = np.empty(depth_max + 1, np.int64), np.zeros(counts.size, np.int64)
     registers, room = np.zeros((4, 2), np.int64), np.empty(16, np.uint8)
-    at = np.int64(room_size)
+    floor, at = address + _SPARE, np.int64(address + room_size)
     for value in range(addresses.size - 1, -1, -1):
         sizes[value] = -1
         if not valid[base[0] + value]:
@@ -703,7 +718,7 @@ def write_messages(
         stop, depth, is_fine = at, 0, True
         scope, field = np.int64(0), scopes[0, END] - 1
         while True:
-            if at < _SPARE:
+            if at < floor:
                 return -1
             entering = np.int64(-1)
             if field < scopes[scope, FIRST]:
@@ -711,8 +726,8 @@ def write_messages(
                     break
                 depth -= 1
                 field, scope = places[depth], opened[depth]
-                at = _put_varint(out, at, np.uint64(marks[depth] - at))
-                at = _put_varint(out, at, np.uint64(fields[field, TAG]))
+                at = _put_varint(at, np.uint64(marks[depth] - at))
+                at = _put_varint(at, np.uint64(fields[field, TAG]))
                 if fields[field, LIST] >= 0:
                     slot = base[fields[field, LIST]] + row[fields[field, LIST_DOMAIN]]
                     if row[fields[field, OPENED]] > bits[slot]:
@@ -738,17 +753,15 @@ def write_messages(
                     mark = at
                     for element in range(base[node] + first + count - 1, base[node] + first - 1, -1):
                         low, high = bits[element], more[element]
-                        if at < _SPARE:
+                        if at < floor:
                             return -1
                         if not valid[element]:
                             is_fine = False
                             break
                         if kind >= STRING:
-                            if at - _SPARE < high:
+                            if at - floor < high:
                                 return -1
-                            at -= high
-                            copy(address + at, low, high)
-                            at = _put_varint(out, at, np.uint64(high))
+                            at = _put_bytes(at, low, high)
                         else:
                             if kind == ENUMERATION:
                                 found = _enum_number(enums, fields[field, ENUM], low, high)
@@ -758,14 +771,14 @@ def write_messages(
                                 is_fine = False
                             if not is_fine:
                                 break
-                            at = _put_number(out, at, kind, low)
+                            at = _put_number(at, kind, low)
                         if not fields[field, PACKED]:
-                            at = _put_varint(out, at, np.uint64(fields[field, TAG]))
+                            at = _put_varint(at, np.uint64(fields[field, TAG]))
                     if not is_fine:
                         break
                     if fields[field, PACKED]:
-                        at = _put_varint(out, at, np.uint64(mark - at))
-                        at = _put_varint(out, at, np.uint64(fields[field, TAG]))
+                        at = _put_varint(at, np.uint64(mark - at))
+                        at = _put_varint(at, np.uint64(fields[field, TAG]))
                     field -= 1
                     continue
 
@@ -804,12 +817,10 @@ def write_messages(
             is_implicit = fields[field, PRESENCE] == IMPLICIT
             if kind >= STRING:
                 if high > 0 or not is_implicit:
-                    if at - _SPARE < high:
+                    if at - floor < high:
                         return -1
-                    at -= high
-                    copy(address + at, low, high)
-                    at = _put_varint(out, at, np.uint64(high))
-                    at = _put_varint(out, at, np.uint64(fields[field, TAG]))
+                    at = _put_bytes(at, low, high)
+                    at = _put_varint(at, np.uint64(fields[field, TAG]))
             else:
                 if kind == ENUMERATION:
                     found = _enum_number(enums, fields[field, ENUM], low, high)
@@ -820,11 +831,11 @@ def write_messages(
                 if not is_fine:
                     break
                 if low != 0 or not is_implicit:
-                    at = _put_number(out, at, kind, low)
-                    at = _put_varint(out, at, np.uint64(fields[field, TAG]))
+                    at = _put_number(at, kind, low)
+                    at = _put_varint(at, np.uint64(fields[field, TAG]))
             field -= 1
         if is_fine:
-            addresses[value], sizes[value] = address + at, stop - at
+            addresses[value], sizes[value] = at, stop - at
         else:
             at = stop
-    return at
+    return at - address
