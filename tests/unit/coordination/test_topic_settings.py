@@ -77,3 +77,12 @@ def test_what_becomes_of_the_table() -> None:
     assert (default.table_namespace, default.table_dropped, default.table_retention_ms) == (("default",), False, -1)
     chosen = topic_settings.read({"lakestream.table.namespace": "shop.raw", "lakestream.table.on.delete": "drop"})
     assert (chosen.table_namespace, chosen.table_dropped) == (("shop", "raw"), True)
+
+
+def test_formats_of_the_table() -> None:
+    name = "lakestream.table.formats"
+    assert not topic_settings.read({}).delta
+    assert topic_settings.read({name: "iceberg, delta"}).delta
+    for wrong, why in (("delta", "leaves out iceberg"), ("iceberg,hudi", "'hudi' is not known"), ("", "leaves out")):
+        with pytest.raises(Misconfigured, match=why):
+            topic_settings.check({name: wrong})

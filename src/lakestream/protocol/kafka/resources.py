@@ -72,7 +72,8 @@ async def _alter(resource: Any, change: Change, validate_only: bool, services: S
         return settings
 
     name = resource.resource_name
-    if validate_only:
-        settings_of(await services.topics.get(name))
-    else:
+    topic = await services.topics.get(name)
+    if topic_settings.read(settings_of(topic)).delta and not topic_settings.read(topic.settings).delta:
+        await services.check_delta(topic.topic_id)
+    if not validate_only:
         services.view.learn(name, await services.topics.alter(name, settings_of))

@@ -26,6 +26,10 @@ class BrokerSettings:
     retention_round_ms: int = 5 * 60 * 1000  # every partition is held against its topic's retention this often
 
 
+async def _nothing_against_it(topic_id: str) -> None:
+    """Where there are no tables."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     log: Log
@@ -44,6 +48,8 @@ class Services:
     """There is a new topic with this name, id and settings: its table's name is to be free for it."""
     drop_table: Callable[[str], Awaitable[None]]
     """Of the topic with this id, and its files."""
+    check_delta: Callable[[str], Awaitable[None]] = _nothing_against_it
+    """Misconfigured: the table of the topic with this id cannot be a Delta table too."""
     unreadable: Unreadable = field(init=False)
 
     def __post_init__(self) -> None:
