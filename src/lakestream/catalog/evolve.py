@@ -20,7 +20,8 @@ from lakestream.catalog.topic_layout import VALUE, VALUE_ID
 from lakestream.catalog.topic_shape import check_columns
 from lakestream.catalog.updates import AddSchema, RemoveSchemas, SetCurrentSchema, SetProperties, Update
 from lakestream.schemas.columns import Column, columns_of, iceberg_fields
-from lakestream.schemas.growing import FIRST_FREE_ID, Grown, beside_stream
+from lakestream.schemas.growing import Grown, beside_stream
+from lakestream.schemas.matching import FIRST_FREE_ID
 from lakestream.schemas.shape import Kind, Primitive
 from lakestream.schemas.writers import Bound
 

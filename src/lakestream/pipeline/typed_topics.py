@@ -90,8 +90,9 @@ class Prepared(NamedTuple):
 
 class _Shaped(NamedTuple):
     shape: Struct
-    message: str
+    message: str = ""
     """Protobuf: the full name; numbers of fields count within one message alone."""
+    has_schema: bool = True
 
 
 @dataclass(slots=True)
@@ -188,7 +189,7 @@ class TypedTopics:
         for inferred in dict.fromkeys(shapes):
             side = topic.sides[inferred.part]
             writer = Writer(side.free_number(), inferred.format, inferred.text, style=inferred.style)
-            table, _ = await self._have(topic, table, inferred.part, writer, _Shaped(inferred.shape, ""))
+            table, _ = await self._have(topic, table, inferred.part, writer, _Shaped(inferred.shape, has_schema=False))
         numbers = {Part.VALUE: typing.value.number, Part.KEY: typing.key.number}
         return Prepared(table, self._typing(topic, settings, numbers))
 
@@ -311,7 +312,8 @@ class TypedTopics:
         grow = grown if part is Part.VALUE else grown_key
 
         def growing(columns: Sequence[Column], next_id: int) -> Grown:
-            return grow(columns, shaped.shape, next_id, [one for one in before if one is not None])
+            known = [one for one in before if one is not None]
+            return grow(columns, shaped.shape, next_id, known, spreads=not shaped.has_schema)
 
         return await evolve(self._catalog, table.table_id, growing)
 
@@ -344,7 +346,7 @@ class TypedTopics:
         # JSON that has no schema: only who reads it knows how its shape was written down.
         from lakestream.data.typed.codecs import codec_of
 
-        return _Shaped(codec_of(writer).shape, "")
+        return _Shaped(codec_of(writer).shape, has_schema=False)
 
 
 def _lacks_some(bounds: Sequence[Bound | None]) -> bool:
@@ -396,7 +398,7 @@ def _age(writer: Writer) -> int:
 
 def _shaped(schema: Schema) -> _Shaped:
     if schema.source.format is not Format.PROTOBUF:
-        return _Shaped(schema.shape(), "")
+        return _Shaped(schema.shape())
     from lakestream.schemas.protobuf.schema import ProtobufSchema
 
     assert isinstance(schema, ProtobufSchema)

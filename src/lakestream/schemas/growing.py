@@ -10,7 +10,7 @@ Two things need `before`, the shapes that were bound to this table earlier: numb
 columns that others have renamed since.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -24,17 +24,13 @@ from lakestream.schemas.columns import (
     all_columns,
     inner_columns,
 )
+from lakestream.schemas.matching import FIRST_FREE_ID, KEY, STREAM, Bond, Finding, Match, Names
 from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct, Type
 from lakestream.schemas.writers import Bound
 
-STREAM: Final = "_stream"
-KEY: Final = "_key"
-FIRST_FREE_ID: Final = 16
-"""Columns below are the stream's own, which no field of a schema is bound to."""
 COLUMNS_MAX: Final = 5_000
 """Of one table, at all depths. JSON with ever new keys would have a column for each."""
 DEPTH_MAX: Final = 32
-NAME_MAX: Final = 200
 DOC_MAX: Final = 1_000
 
 
@@ -57,20 +53,25 @@ class Grown(NamedTuple):
     """The first field id that nobody has."""
 
 
-def grown(columns: Sequence[Column], shape: Struct, next_id: int, before: Sequence[Known] = ()) -> Grown:
-    """With columns for the values of this shape."""
-    growing = _Growing(next_id, columns)
+def grown(
+    columns: Sequence[Column], shape: Struct, next_id: int, before: Sequence[Known] = (), *, spreads: bool = False
+) -> Grown:
+    """With columns for the values of this shape. `spreads`: a field that does not fit its column has another one, with
+    a `_` behind its name; that is for values without a schema, where nobody has promised anything."""
+    growing = _Growing(next_id, columns, spreads)
     kept, new, bounds = growing.fields(columns, shape, None, [_of_fields(one) for one in before])
     return Grown(beside_stream(kept, new), bounds, tuple(growing.reasons), growing.next_id)
 
 
-def grown_key(columns: Sequence[Column], shape: Struct, next_id: int, before: Sequence[Known] = ()) -> Grown:
+def grown_key(
+    columns: Sequence[Column], shape: Struct, next_id: int, before: Sequence[Known] = (), *, spreads: bool = False
+) -> Grown:
     """With columns for keys of this shape, below the column `_key`."""
     own = key_column(columns, before)
     if own is None and any(column.name.casefold() == KEY for column in columns):
         reason = f"column {KEY} is none that keys have made: rename it, then keys have columns too"
         return Grown(tuple(columns), (None,) * len(shape.fields), (reason,), next_id)
-    growing = _Growing(next_id, columns)
+    growing = _Growing(next_id, columns, spreads)
     column = own or Column(growing.given(), KEY, Fields(()))
     kept, new, bounds = growing.fields(inner_columns(column.type), shape, KEY, [_of_fields(one) for one in before])
     if not kept and not new:
@@ -90,12 +91,6 @@ def key_column(columns: Sequence[Column], before: Sequence[Known] = ()) -> Colum
     return next((column for column in structs if column.name == KEY), None)
 
 
-def column_name(name: str) -> str:
-    """A name that every engine can spell: a dot divides the names of nested columns."""
-    cleaned = "".join("_" if char == "." or not char.isprintable() else char for char in name[:NAME_MAX])
-    return cleaned or "_"
-
-
 def beside_stream(columns: Sequence[Column], new: Sequence[Column]) -> tuple[Column, ...]:
     """The key and the stream come last; what others have put behind these stays there."""
     is_last = [one.name == KEY or (one.name == STREAM and one.field_id < FIRST_FREE_ID) for one in columns]
@@ -105,22 +100,8 @@ def beside_stream(columns: Sequence[Column], new: Sequence[Column]) -> tuple[Col
     return (*columns[:place], *new, *columns[place:])
 
 
-class _Bond(NamedTuple):
-    """A type that was bound to a column earlier, and how."""
-
-    type: Type
-    children: tuple[Bound | None, ...]
-    numbers_count: bool
-
-    def fields(self) -> Iterator[tuple[Field, Bound]]:
-        if isinstance(self.type, Struct):
-            for one, bound in zip(self.type.fields, self.children, strict=False):
-                if bound is not None:
-                    yield one, bound
-
-
-def _of_fields(known: Known) -> _Bond:
-    return _Bond(known.shape, known.bounds, known.numbers_count)
+def _of_fields(known: Known) -> Bond:
+    return Bond(known.shape, known.bounds, known.numbers_count)
 
 
 class _Fit(NamedTuple):
@@ -131,7 +112,8 @@ class _Fit(NamedTuple):
 class _Growing:
     """One meeting: counts ids, and gathers reasons."""
 
-    def __init__(self, next_id: int, columns: Sequence[Column]) -> None:
+    def __init__(self, next_id: int, columns: Sequence[Column], spreads: bool) -> None:
+        self._spreads = spreads
         self.next_id = max(next_id, FIRST_FREE_ID)
         self.reasons: list[str] = []
         self._room = COLUMNS_MAX - sum(1 for _ in all_columns(columns))
@@ -142,12 +124,13 @@ class _Growing:
         return self.next_id - 1
 
     def fields(
-        self, columns: Sequence[Column], shape: Struct, path: str | None, before: Sequence[_Bond]
+        self, columns: Sequence[Column], shape: Struct, path: str | None, before: Sequence[Bond]
     ) -> tuple[list[Column], list[Column], tuple[Bound | None, ...]]:
         """The columns that were there, as they are now; new ones; and where each field is."""
         is_top = path is None
-        found = _Finding(columns, shape, before, is_top).find()
-        names = _Names(columns, shape, is_top)
+        finding = Finding(columns, shape, before, is_top)
+        found = finding.find()
+        names = Names(columns, shape, is_top)
         kept = {column.field_id: column for column in columns}
         new: list[Column] = []
         bounds: list[Bound | None] = []
@@ -158,18 +141,42 @@ class _Growing:
                 if fit is not None:
                     new.append(fit.column)
             else:
-                fit = self._met(kept[match.field_id], one.type, where, _bonds_of(match.field_id, before))
+                start = len(self.reasons)
+                fit = self._met_first(kept, [match, *finding.others(one)], one.type, where, before)
                 if fit is not None:
                     column = fit.column
-                    if match.renamed:
+                    if match.renamed and column.field_id == match.field_id:
                         column = replace(column, name=names.renamed(column.name, one.name))
-                    kept[match.field_id] = column
+                    kept[column.field_id] = column
+                    finding.take(column.field_id)
+                elif self._spreads and (fit := self._added(one, names, where)) is not None:
+                    new.append(fit.column)
+                    del self.reasons[start:]
             bounds.append(fit.bound if fit is not None else None)
         return list(kept.values()), new, tuple(bounds)
 
+    def _met_first(
+        self,
+        columns: Mapping[int, Column],
+        matches: Sequence[Match],
+        kind: Type,
+        where: str,
+        before: Sequence[Bond],
+    ) -> _Fit | None:
+        """With the first of these columns that fits. Else it is told of the very first why it does not."""
+        start, told = len(self.reasons), 0
+        for match in matches:
+            fit = self._met(columns[match.field_id], kind, where, _bonds_of(match.field_id, before))
+            if fit is not None:
+                del self.reasons[start : start + told]
+                return fit
+            told = told or len(self.reasons) - start
+            del self.reasons[start + told :]
+        return None
+
     # A field that the table has not had
 
-    def _added(self, one: Field, names: "_Names", where: str) -> _Fit | None:
+    def _added(self, one: Field, names: Names, where: str) -> _Fit | None:
         fit = self._new("", one.type, where)
         if fit is None:
             return None
@@ -209,7 +216,7 @@ class _Growing:
                 return self._new_fields(kind, where, depth)
 
     def _new_fields(self, shape: Struct, where: str, depth: int) -> tuple[ColumnType, tuple[Bound | None, ...]] | None:
-        names = _Names((), shape, is_top=False)
+        names = Names((), shape, is_top=False)
         fits = [(one, self._new("", one.type, f"{where}.{one.name}", depth + 1)) for one in shape.fields]
         columns = [
             replace(fit.column, name=names.free(one.name), doc=one.doc[:DOC_MAX])
@@ -223,7 +230,7 @@ class _Growing:
 
     # A field that has a column
 
-    def _met(self, column: Column, kind: Type, where: str, before: Sequence[_Bond]) -> _Fit | None:
+    def _met(self, column: Column, kind: Type, where: str, before: Sequence[Bond]) -> _Fit | None:
         """None: it does not fit; a reason has been given."""
         match column.type, kind:
             case Primitive() as there, Primitive():
@@ -250,7 +257,7 @@ class _Growing:
         there: tuple[Column, Column],
         kinds: tuple[Primitive, Type],
         where: str,
-        before: Sequence[_Bond],
+        before: Sequence[Bond],
     ) -> _Fit | None:
         key, value = there
         if not isinstance(key.type, Primitive) or _wider(key.type, kinds[0]) != key.type:
@@ -268,17 +275,17 @@ def _optional(column: Column, kind: ColumnType) -> Column:
     return replace(column, type=kind, required=False)
 
 
-def _bonds_of(field_id: int, before: Sequence[_Bond]) -> list[_Bond]:
+def _bonds_of(field_id: int, before: Sequence[Bond]) -> list[Bond]:
     """Of the fields that had this column."""
     return [
-        _Bond(one.type, bound.children, bond.numbers_count)
+        Bond(one.type, bound.children, bond.numbers_count)
         for bond in before
         for one, bound in bond.fields()
         if bound.field_id == field_id
     ]
 
 
-def _inside(field_id: int, place: int, before: Sequence[_Bond]) -> list[_Bond]:
+def _inside(field_id: int, place: int, before: Sequence[Bond]) -> list[Bond]:
     """Of elements of lists, and values of maps."""
     found = []
     for bond in before:
@@ -287,122 +294,8 @@ def _inside(field_id: int, place: int, before: Sequence[_Bond]) -> list[_Bond]:
             inner = bond.type.value
         bound = bond.children[place] if place < len(bond.children) else None
         if inner is not None and bound is not None and bound.field_id == field_id:
-            found.append(_Bond(inner, bound.children, bond.numbers_count))
+            found.append(Bond(inner, bound.children, bond.numbers_count))
     return found
-
-
-# Which column is whose
-
-
-class _Match(NamedTuple):
-    field_id: int
-    renamed: bool = False
-    """The column is to have the name of the field."""
-
-
-class _Finding:
-    """Among siblings. Each column is that of one field at most: first all go by what is sure, then by what is left."""
-
-    def __init__(self, columns: Sequence[Column], shape: Struct, before: Sequence[_Bond], is_top: bool) -> None:
-        self._shape = shape
-        free = [one for one in columns if not is_top or not (one.field_id < FIRST_FREE_ID or one.name == KEY)]
-        self._names = {one.field_id: one.name for one in free}
-        self._ids = {one.name: one.field_id for one in free}
-        self._folded = {one.name.casefold() for one in columns} | ({STREAM, KEY} if is_top else set())
-        self._stems: dict[str, list[str]] = {}
-        for one in sorted(free, key=lambda one: len(one.name)):
-            self._stems.setdefault(one.name.rstrip("_"), []).append(one.name)
-        bonds = [(one, bound.field_id, bond) for bond in before for one, bound in bond.fields()]
-        self._numbered = {
-            one.number: (field_id, one.name)
-            for one, field_id, bond in bonds
-            if bond.numbers_count and one.number is not None
-        }
-        self._bound = {one.name: field_id for one, field_id, _ in bonds}
-        """By the name that a field had."""
-        self._known = {field_id for _, field_id, _ in bonds}
-        self._numbers = {
-            (field_id, one.number) for one, field_id, bond in bonds if bond.numbers_count and one.number is not None
-        }
-        self._taken: set[int] = set()
-
-    def find(self) -> list[_Match | None]:
-        found: dict[int, _Match] = {}
-        for step in (self._by_number, self._by_name, self._by_evaded_name, self._by_alias):
-            for place, one in enumerate(self._shape.fields):
-                if place in found or (match := step(one)) is None:
-                    continue
-                if match.field_id in self._names and match.field_id not in self._taken:
-                    found[place] = match
-                    self._taken.add(match.field_id)
-        return [found.get(place) for place in range(len(self._shape.fields))]
-
-    def _by_number(self, one: Field) -> _Match | None:
-        if one.number is None or one.number not in self._numbered:
-            return None
-        field_id, name = self._numbered[one.number]
-        return _Match(field_id, one.name != name and self._has_name_of(field_id, name))
-
-    def _by_name(self, one: Field) -> _Match | None:
-        if (field_id := self._bound.get(one.name)) is not None:
-            return None if self._is_of_another_number(field_id, one) else _Match(field_id)
-        return self._unbound(column_name(one.name))
-
-    def _by_evaded_name(self, one: Field) -> _Match | None:
-        """It had another name's column beside it when it came, or that of the stream."""
-        name = column_name(one.name)
-        if name.casefold() not in self._folded:
-            return None
-        for other in self._stems.get(name.rstrip("_"), ()):
-            match = self._unbound(other) if other.startswith(f"{name}_") else None
-            if match is not None and match.field_id not in self._taken:
-                return match
-        return None
-
-    def _by_alias(self, one: Field) -> _Match | None:
-        for alias in one.aliases:
-            if (field_id := self._bound.get(alias)) is not None:
-                return _Match(field_id, self._has_name_of(field_id, alias))
-            if (match := self._unbound(column_name(alias))) is not None:
-                return _Match(match.field_id, renamed=True)
-        return None
-
-    def _is_of_another_number(self, field_id: int, one: Field) -> bool:
-        """The name was given to another field of the message."""
-        numbers = {number for known_id, number in self._numbers if known_id == field_id}
-        return one.number is not None and bool(numbers) and one.number not in numbers
-
-    def _unbound(self, name: str) -> _Match | None:
-        """A column of that name which is nobody's yet, as far as anybody knows."""
-        field_id = self._ids.get(name)
-        return None if field_id is None or field_id in self._known else _Match(field_id)
-
-    def _has_name_of(self, field_id: int, name: str) -> bool:
-        """Or somebody else has named it since, and knew why."""
-        return self._names.get(field_id, "").rstrip("_") == column_name(name).rstrip("_")
-
-
-class _Names:
-    """Of siblings. Engines fold case, so no two may differ in that alone; a field that would is given a `_` behind."""
-
-    def __init__(self, columns: Sequence[Column], shape: Struct, is_top: bool) -> None:
-        self._used = {column.name.casefold() for column in columns}
-        if is_top:
-            self._used |= {STREAM, KEY}
-        self._wished = {column_name(one.name).casefold() for one in shape.fields}
-
-    def free(self, name: str) -> str:
-        name = column_name(name)
-        if name.casefold() in self._used:
-            name = f"{name}_"
-            while name.casefold() in self._used | self._wished:
-                name = f"{name}_"
-        self._used.add(name.casefold())
-        return name
-
-    def renamed(self, old: str, name: str) -> str:
-        self._used.discard(old.casefold())
-        return self.free(name)
 
 
 # Types

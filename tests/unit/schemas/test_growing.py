@@ -4,7 +4,8 @@ import pytest
 
 from lakestream.catalog import topic_layout
 from lakestream.schemas.columns import Column, Fields, ListColumn, MapColumn, columns_of, iceberg_fields, primitive_of
-from lakestream.schemas.growing import FIRST_FREE_ID, Grown, Known, grown, grown_key
+from lakestream.schemas.growing import Grown, Known, grown, grown_key
+from lakestream.schemas.matching import FIRST_FREE_ID
 from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct
 from lakestream.schemas.writers import Bound
 
@@ -158,6 +159,39 @@ def test_a_misfit_inside_a_struct_leaves_its_siblings() -> None:
     second = grown(first.columns, struct(a=struct(y=INT, x=STRING, z=INT)), first.next_id)
     assert second.bounds == (Bound(16, (Bound(18), None, Bound(19))),)
     assert second.reasons == ("field a.x is string, and column x is int",)
+
+
+def test_a_column_that_somebody_added_for_it() -> None:
+    """With the name of the field and a `_` behind."""
+    first = grown(STREAM, struct(a=INT), 0)
+    known = [Known(struct(a=INT), first.bounds)]
+    assert again(first.columns, struct(a=STRING), known).bounds == (None,)
+    added = (*first.columns, Column(50, "a_", STRING), Column(51, "a__", DOUBLE))
+    found = grown(added, struct(a=STRING), 52, known)
+    assert found.bounds == (Bound(50),)
+    assert not found.reasons
+    known.append(Known(struct(a=STRING), found.bounds))
+    for shape, bound in ((struct(a=STRING), 50), (struct(a=INT), 16), (struct(a=FLOAT), 51)):
+        assert grown(added, shape, 52, known).bounds == (Bound(bound),)
+
+
+def test_without_a_schema_each_type_has_a_column() -> None:
+    shapes = [struct(a=LONG), struct(a=DOUBLE), struct(a=STRING, b=ListOf(LONG)), struct(b=ListOf(STRING))]
+    made, known = Grown(STREAM, (), (), 0), list[Known]()
+    for shape in shapes:
+        made = grown(made.columns, shape, made.next_id, known, spreads=True)
+        assert not made.reasons
+        known.append(Known(shape, made.bounds))
+    assert named(made.columns[:-1]) == {
+        "a": "16:long",
+        "a_": "17:double",
+        "a__": "18:string",
+        "b": "19[20:long]",
+        "b_": "21[22:string]",
+    }
+    for shape, before in zip(shapes, known, strict=True):
+        found = grown(made.columns, shape, made.next_id, known, spreads=True)
+        assert (found.columns, found.bounds, found.next_id) == (made.columns, before.bounds, made.next_id)
 
 
 def test_keys_of_maps_may_be_narrower_than_their_column() -> None:

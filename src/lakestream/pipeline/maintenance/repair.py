@@ -26,7 +26,7 @@ from lakestream.pipeline.maintenance.maintain import RewriteJob
 from lakestream.pipeline.maintenance.tasks import NotDone, Repair, Repaired, RepairWants, Result, Source
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.schemas.columns import columns_of
-from lakestream.schemas.growing import FIRST_FREE_ID
+from lakestream.schemas.matching import FIRST_FREE_ID, KEY
 from lakestream.schemas.typing import Typing
 from lakestream.schemas.writers import Writer
 
@@ -190,7 +190,7 @@ def _own_ids(table: LoadedTable) -> frozenset[int]:
         one for one in table.metadata["schemas"] if one.get("schema-id", 0) == table.metadata["current-schema-id"]
     )
     return bound | {
-        column.field_id for column in columns_of(schema) if column.name == "_key" and column.field_id >= FIRST_FREE_ID
+        column.field_id for column in columns_of(schema) if column.name == KEY and column.field_id >= FIRST_FREE_ID
     }
 
 
