@@ -14,9 +14,11 @@ from lakestream.schemas.model import Format, Schema
 if TYPE_CHECKING:
     from lakestream.schemas.protobuf.schema import ProtobufSchema  # imported when one is read
 
+SERIALIZED: Final = "serialized"
+RESOLVED: Final = "resolved"
 KNOWN: Final = {
-    Format.PROTOBUF: ("default", "serialized", "ignore_extensions"),
-    Format.AVRO: ("default", "resolved"),
+    Format.PROTOBUF: ("default", SERIALIZED, "ignore_extensions"),
+    Format.AVRO: ("default", RESOLVED),
     Format.JSON: ("default",),
 }
 
@@ -39,13 +41,9 @@ def check_format(kind: Format, word: str) -> str:
 
 
 def formatted(schema: Schema, word: str) -> str:
-    match word:
-        case "serialized":
-            return _protobuf(schema).serialized
-        case "resolved":
-            return _resolved(schema)
-        case _:
-            return schema.source.text
+    if word == SERIALIZED:
+        return _protobuf(schema).serialized
+    return _resolved(schema) if word == RESOLVED else schema.source.text
 
 
 def _protobuf(schema: Schema) -> "ProtobufSchema":

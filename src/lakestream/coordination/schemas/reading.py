@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from lakestream.beside import Beside
 from lakestream.coordination.schemas.compatibility import Older, troubles
-from lakestream.coordination.schemas.formats import check_format, formatted, plain
+from lakestream.coordination.schemas.formats import RESOLVED, check_format, formatted, plain
 from lakestream.coordination.schemas.recent import Recent
 from lakestream.coordination.schemas.refusals import InvalidSchema
 from lakestream.coordination.schemas.scopes import Level
@@ -42,6 +42,10 @@ class Reading:
     async def plain(self, source: Source) -> str:
         """The text to keep. InvalidSchema: it is none, and why."""
         return await self._do(lambda: plain(self._read(source)))
+
+    async def is_resolved(self, source: Source, kept: Source) -> bool:
+        """Whether the first says in one text what the second says with references."""
+        return await self._do(lambda: formatted(self._read(source), RESOLVED) == formatted(self._read(kept), RESOLVED))
 
     async def canonical(self, source: Source) -> str:
         return await self._do(lambda: self._read(source).canonical)

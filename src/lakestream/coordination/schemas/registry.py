@@ -112,6 +112,8 @@ class SchemaRegistry:
                 version = known_as(self.state, wanted.subject, one.digest, deleted=deleted)
                 if version is not None:
                     return await self._registration(wanted.subject, version)
+            if (version := await self._written_out(draft, deleted=deleted)) is not None:
+                return await self._registration(wanted.subject, version)
             raise NoSuchSchema(f"Schema not found: no version of subject '{wanted.subject}' is this one")
 
         return await self._sure(attempt)
@@ -191,6 +193,8 @@ class SchemaRegistry:
         draft = await self._draft(wanted)
         if (known := there(self.state, draft)) is not None:
             return Known(known)
+        if wanted.version is None and (known := await self._written_out(draft)) is not None:
+            return Known(known)
         if wanted.id is None:
             draft = await self._inheriting(draft)
         step = register(self.state, draft)
@@ -266,6 +270,19 @@ class SchemaRegistry:
         metadata = before.metadata if draft.metadata is None else draft.metadata
         rules = before.rule_set if draft.rule_set is None else draft.rule_set
         return _drawn(draft, draft.text, draft.references, metadata, rules)
+
+    async def _written_out(self, draft: Draft, *, deleted: bool = False) -> Version | None:
+        """The version that says with references what this one says without: serializers of Java send the schema that
+        their class has, with everything in one text."""
+        if draft.format is not Format.AVRO or draft.references or draft.id is not None:
+            return None
+        for version in reversed(self.state.versions(draft.subject, deleted=deleted)):
+            kept = self.state.schema(draft.subject.context, version.id)
+            if kept.references and kept.format == draft.format.value:
+                source = await self.shelf.source_of(draft.subject.context, version.id)
+                if await self.reading.is_resolved(Source(draft.format, draft.text), source):
+                    return version
+        return None
 
     async def _troubles(self, draft: Draft, level: Level, against: tuple[int, ...]) -> list[str]:
         context = draft.subject.context

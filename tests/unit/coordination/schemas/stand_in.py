@@ -57,7 +57,7 @@ def wanted(
     subject: str,
     *fields: str,
     references: tuple[Pointer, ...] = (),
-    kind: Format = Format.AVRO,
+    kind: Format = Format.JSON,
     text: str | None = None,
     metadata: dict[str, object] | None = None,
     schema_id: int | None = None,

@@ -2,11 +2,13 @@
 is decided rightly, and none is seen in halves. The log is read entry by entry and held against what was answered."""
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from tests.unit.coordination.schemas.stand_in import FieldList, read_fields, registry_over, wanted
@@ -17,12 +19,13 @@ from lakestream.coordination.schemas.identity import digest
 from lakestream.coordination.schemas.names import parse
 from lakestream.coordination.schemas.reading import Reading
 from lakestream.coordination.schemas.registry import SchemaRegistry
+from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.coordination.schemas.state import LATEST, SchemaId, State, Use
-from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
-from lakestream.metadata.memory import MemoryServer
+from lakestream.errors import Conflict, LakestreamError, Missing, Rejected, Unavailable
+from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.metadata.schemas import Change, Configured, Deleted, Pointer, Registered, Removed, SchemaLog
 from lakestream.metadata.sqlite.store import SqliteStore
-from lakestream.metadata.store import MetadataStore
+from lakestream.metadata.store import ANY, Key, MetadataStore, Put, Record, Scanned, Stored
 from lakestream.schemas.model import Format, Source
 from lakestream.testing.faults import CALM, FaultyMetadata, Line, Weather
 from lakestream.testing.simulation import Died, SimClock, SimLoop, simulate
@@ -176,7 +179,7 @@ async def check_compatible(store: MetadataStore) -> None:
 async def schema_of(log: SchemaLog, state: State, schema_id: int) -> FieldList:
     text = await log.text(state.contexts["."].schemas[schema_id].text_id)
     assert text is not None
-    schema = read_fields(Source(Format.AVRO, text.text))
+    schema = read_fields(Source(Format.JSON, text.text))
     assert isinstance(schema, FieldList)
     return schema
 
@@ -268,3 +271,75 @@ async def close(stores: list[MetadataStore], registries: list[SchemaRegistry]) -
         registry.close()
     for store in stores:
         await store.close()
+
+
+class Killed(BaseException):
+    """Nothing of the process runs any more."""
+
+
+class Dying(MemoryStore):
+    """A client whose process is killed before or after its n-th write."""
+
+    def __init__(self, real: MetadataStore, at: int, *, after: bool) -> None:
+        self._real = real
+        self._left = at
+        self._after = after
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        return await self._write(lambda: self._real.put(puts))
+
+    async def delete(self, key: Key, expected: int | None = ANY) -> bool:
+        return await self._write(lambda: self._real.delete(key, expected))
+
+    async def _write(self, how: Callable[[], Awaitable[T]]) -> T:
+        self._left -= 1
+        if self._left < 0 and not self._after:
+            raise Killed
+        done = await how()
+        if self._left < 0:
+            raise Killed
+        return done
+
+    async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
+        return await self._real.get(key, confirmed=confirmed)
+
+    async def scan(self, *words: Any, **more: Any) -> Scanned:
+        return await self._real.scan(*words, **more)
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_killed_between_any_two_writes_nothing_is_seen_in_halves(open_store: Open, after: bool) -> None:
+    store = await open_store()
+    alive = registry_over(store)
+    try:
+        for at in range(3):
+            name = f"s{at}"
+            for step in (register_one, register_again, remove):
+                dying = registry_over(Dying(store, at, after=after))
+                with contextlib.suppress(Killed):
+                    await step(dying, name)
+                dying.close()
+                await alive.shelf.catch_up(confirmed=True)
+                check_whole(alive.state)
+                for schema_id in alive.state.contexts["."].schemas:
+                    assert await SchemaShelf(store).source_of(".", schema_id)
+                await step(alive, name)  # whoever asks again gets what the first one was after
+        assert await check(store, []) >= 9
+    finally:
+        await close([store], [alive])
+
+
+async def register_one(registry: SchemaRegistry, name: str) -> None:
+    found = await registry.register(wanted(name, "x"))
+    assert found.version.number == 1
+
+
+async def register_again(registry: SchemaRegistry, name: str) -> None:
+    found = await registry.register(wanted(name, "x", "y?", f"{name}?"))
+    assert found.version.number == 2
+
+
+async def remove(registry: SchemaRegistry, name: str) -> None:
+    for permanent in (False, True):
+        with contextlib.suppress(Missing):  # it was done already
+            await registry.change(partial(delete_subject, subject=parse(name), permanent=permanent))

@@ -101,9 +101,9 @@ async def test_normalized_it_is_what_it_means_that_counts(registry: SchemaRegist
 
 async def test_types_of_schemas_are_told_apart(registry: SchemaRegistry) -> None:
     assert await put(registry, "a", "x") == (1, 1)
-    assert await put(registry, "b", "x", kind=Format.JSON) == (2, 1)
-    with pytest.raises(Incompatible, match="of type AVRO"):
-        await put(registry, "a", "x", kind=Format.JSON)
+    assert await put(registry, "b", "x", kind=Format.AVRO) == (2, 1)
+    with pytest.raises(Incompatible, match="of type JSON"):
+        await put(registry, "a", "x", kind=Format.AVRO)
 
 
 async def test_metadata_is_part_of_a_schema_and_goes_on_with_the_next(registry: SchemaRegistry) -> None:
@@ -119,7 +119,7 @@ async def test_metadata_is_part_of_a_schema_and_goes_on_with_the_next(registry: 
 
 
 async def test_what_is_no_schema_is_refused(registry: SchemaRegistry) -> None:
-    with pytest.raises(InvalidSchema, match="of type AVRO: it is no list of fields"):
+    with pytest.raises(InvalidSchema, match="of type JSON: it is no list of fields"):
         await put(registry, "a", text="{}")
     with pytest.raises(InvalidSchema, match="Empty schema"):
         await put(registry, "a", text="  ")
@@ -167,10 +167,10 @@ async def test_a_shelf_needs_only_the_store(registry: SchemaRegistry, store: Met
     await put(registry, "base", "b")
     pointer = Pointer("the base", "base", LATEST)
     await put(registry, "a", "x", references=(pointer,))
-    expected = Source(Format.AVRO, '["x"]', (Reference("the base", '["b"]'),))
+    expected = Source(Format.JSON, '["x"]', (Reference("the base", '["b"]'),))
     assert await shelf.source_of(".", 2) == expected
     assert await shelf.latest("a") == (2, expected)
-    assert await shelf.version("base", 1) == (1, Source(Format.AVRO, '["b"]'))
+    assert await shelf.version("base", 1) == (1, Source(Format.JSON, '["b"]'))
     await put(registry, "base", "b", "c?")
     assert (await shelf.latest("base")).id == 3
     assert await shelf.source_of(".", 2) == expected, "a reference to the latest is to that of then"

@@ -179,6 +179,9 @@ async def test_references_hold_what_they_need() -> None:
         assert (await ask("DELETE", "subjects/base")).error == (422, 42206)
         resolved = (await ask.ok("GET", "schemas/ids/2?format=resolved"))["schema"]
         assert json.loads(resolved)["fields"][0]["type"]["name"] == "R"
+        written_out = {"schema": resolved}
+        assert (await ask.ok("POST", "subjects/o", written_out))["version"] == 1, "the same, in one text"
+        assert (await ask.ok("POST", "subjects/o/versions", written_out))["id"] == 2
         missing = {"schema": outer, "references": [{"name": "R", "subject": "nobody", "version": 1}]}
         assert (await ask("POST", "subjects/p/versions", missing)).error == (422, 42201)
         invalid = {"schema": outer, "references": [{"name": "R", "subject": "base", "version": 0}]}
@@ -341,8 +344,12 @@ async def test_what_one_broker_hands_out_every_other_knows_at_once() -> None:
         assert (await other.ok("GET", "schemas/ids/1"))["schema"] == record("a")
         assert await other.put("t", "b") == 2
         assert (await one.ok("GET", "subjects/t/versions/latest"))["id"] == 2
-        await one.ok("DELETE", "subjects/s")
-        await one.ok("DELETE", "subjects/s?permanent=true")
+        assert await one.put("u", "c") == 3
+        assert await other.ok("GET", "subjects") == ["s", "t", "u"], "it knows of the third, and has not read its text"
+        for subject in "su":
+            await one.ok("DELETE", f"subjects/{subject}")
+            await one.ok("DELETE", f"subjects/{subject}?permanent=true")
+        assert (await other("GET", "schemas/ids/3")).error == (404, 40403)
         assert (await other("GET", "subjects/s/versions/latest")).error == (404, 40401)
 
 
@@ -376,6 +383,9 @@ async def test_a_store_that_does_not_answer_is_said() -> None:
         (b'{"schema": "message", "schemaType": "PROTOBUF"}', (422, 42201)),
         (b'{"schema": "\\"string\\"", "id": 99999999999}', (422, 422)),
         (b'{"schema": "\\"string\\"", "references": [{"name": "a"}]}', (422, 422)),
+        (b'{"schema": "\\"string\\"", "metadata": {"properties": [1]}}', (422, 422)),
+        (b'{"schema": "\\"string\\"", "ruleSet": {"domainRules": [{"tags": 5}]}}', (422, 422)),
+        (b'{"schema": "\\ud800"}', (400, 400)),
         (json.dumps({"schema": "[" * 200_000}).encode(), (422, 42201)),
         (json.dumps({"schema": '{"items":' * 50_000, "schemaType": "JSON"}).encode(), (422, 42201)),
         (json.dumps({"schema": '"' + "x" * 1_000_001 + '"'}).encode(), (422, 42209)),

@@ -29,6 +29,33 @@ class Reference(msgspec.Struct, frozen=True):
     version: int
 
 
+class Metadata(msgspec.Struct, frozen=True):
+    tags: dict[str, list[str]] | None = None
+    properties: dict[str, str] | None = None
+    sensitive: list[str] | None = None
+
+
+class Rule(msgspec.Struct, frozen=True, rename="camel"):
+    name: str | None = None
+    doc: str | None = None
+    kind: str | None = None
+    mode: str | None = None
+    type: str | None = None
+    tags: list[str] | None = None
+    params: dict[str, str] | None = None
+    expr: str | None = None
+    on_success: str | None = None
+    on_failure: str | None = None
+    disabled: bool | None = None
+
+
+class RuleSet(msgspec.Struct, frozen=True, rename="camel"):
+    migration_rules: list[Rule] | None = None
+    domain_rules: list[Rule] | None = None
+    encoding_rules: list[Rule] | None = None
+    enable_at: str | None = None
+
+
 class SchemaBody(msgspec.Struct, frozen=True, rename="camel"):
     schema: str | None = None
     schema_type: str | None = None
@@ -62,8 +89,8 @@ async def read_schema(call: Call, subject: Subject) -> Wanted:
         format=_format(body.schema_type),
         text=body.schema or "",
         references=_references(body.references or []),
-        metadata=_filled(body.metadata),
-        rule_set=_filled(body.rule_set),
+        metadata=_filled(body.metadata, Metadata, "metadata"),
+        rule_set=_filled(body.rule_set, RuleSet, "ruleSet"),
         id=_number(body.id, "id"),
         version=_number(body.version, "version"),
         normalize=call.flag("normalize"),
@@ -87,9 +114,13 @@ def _references(references: list[Reference]) -> tuple[Pointer, ...]:
     return tuple(Pointer(one.name, one.subject, one.version) for one in references)
 
 
-def _filled(value: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Serializers send what they have, with nulls for what they have not."""
+def _filled(value: dict[str, Any] | None, kind: type[msgspec.Struct], what: str) -> dict[str, Any] | None:
+    """As it was sent: serializers may know more of it than we do. They send nulls for what they have not."""
     kept = {name: one for name, one in (value or {}).items() if one is not None}
+    try:
+        msgspec.convert(kept, kind)
+    except msgspec.ValidationError as error:
+        raise Unprocessable(f"{what} is wrong: {error}") from error
     return kept or None
 
 
