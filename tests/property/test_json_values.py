@@ -1,0 +1,188 @@
+"""Any JSON: read as Python reads it, or refused as Python refuses it; what is written back is it, or its bytes stay."""
+
+import ctypes
+import json
+import os
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakestream.data.table.located import Located
+from lakestream.data.typed.arrow import from_arrow, to_arrow
+from lakestream.data.typed.json_codec import JsonCodec, json_codec, part_of_text
+from lakestream.data.typed.json_infer import infer
+from lakestream.data.typed.json_style import Style
+from lakestream.schemas.shape import ListOf, MapOf, Struct, Type
+from lakestream.schemas.writers import Writer
+
+EXAMPLES = 2_000 if os.environ.get("SOAK") else 30
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+KEYS = st.one_of(st.sampled_from(["a", "b", "c", "id", "a.b", "ä", ""]), TEXTS)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-100, 100),
+    st.floats(allow_nan=False, allow_infinity=False),
+    TEXTS,
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=5)),
+    max_leaves=12,
+)
+RECORDS = st.lists(st.dictionaries(KEYS, VALUES, max_size=6), min_size=1, max_size=8)
+
+
+def located(values: list[bytes]) -> Located:
+    return Located.of(pa.array(values, pa.binary()))
+
+
+def texts(found: Located) -> list[bytes | None]:
+    rows = zip(found.address.tolist(), found.size.tolist(), strict=True)
+    return [None if size < 0 else ctypes.string_at(address, size) for address, size in rows]
+
+
+def styled(value: Any, compact: bool, ascii_only: bool) -> bytes:
+    separators = (",", ":") if compact else (", ", ": ")
+    return json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode()
+
+
+def agrees(value: Any, column: Any, kind: Type) -> bool:
+    """Whether a column has what the value says. Null: it says nothing, or something else."""
+    if column is None:
+        return True
+    match kind:
+        case Struct(fields) if isinstance(value, dict):
+            names = {field.name: field.type for field in fields}
+            plain = {key: inner for key, inner in value.items() if key in names}
+            return all(agrees(inner, column[key], names[key]) for key, inner in plain.items())
+        case ListOf(element):
+            pairs = zip(value, column, strict=True) if isinstance(value, list) else ()
+            return isinstance(value, list) and all(agrees(one, other, element) for one, other in pairs)
+        case MapOf(_, inner):
+            return [key for key, _ in column] == list(value) and all(
+                agrees(value[key], found, inner) for key, found in column
+            )
+        case _:
+            if isinstance(column, float):
+                return type(value) in (int, float) and column == float(value)
+            return bool(column == value) or _is_raw(column, value)
+
+
+def _is_raw(column: Any, value: Any) -> bool:
+    """What may be anything is kept as its text."""
+    try:
+        return isinstance(column, str) and bool(json.loads(column) == value)
+    except ValueError:
+        return False
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(RECORDS, st.booleans(), st.booleans())
+def test_inferred_columns_have_what_the_values_say(records: list[Any], compact: bool, ascii_only: bool) -> None:
+    values = located([styled(one, compact, ascii_only) for one in records])
+    learnt = infer(values)
+    if learnt is None:
+        return
+    codec = json_codec(Writer(-1, "JSON", learnt.text, style=learnt.style))
+    assert codec.shape == learnt.shape
+    decoded = codec.decode(values)
+    assert not decoded.problems.any() or all(codec.reason(int(one)) for one in decoded.problems if one)
+    columns = to_arrow(decoded.frame, held=(values, *decoded.held))
+    for value, row, problem in zip(records, columns.to_pylist(), decoded.problems.tolist(), strict=True):
+        if not problem and row is not None and not (set(row) == {"value"} and "value" not in value):
+            assert agrees(value, row, codec.shape), (value, row)
+    back = from_arrow(columns, codec.layout)
+    assert texts(codec.encode(back.frame)) == texts(codec.encode(decoded.frame))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=6), st.booleans(), st.booleans())
+def test_a_value_is_given_back_by_what_was_learnt_from_it(value: Any, compact: bool, ascii_only: bool) -> None:
+    text = styled(value, compact, ascii_only)
+    values = located([text])
+    learnt = infer(values)
+    if learnt is None:
+        return
+    codec = json_codec(Writer(-1, "JSON", learnt.text, style=learnt.style))
+    decoded = codec.decode(values)
+    if not decoded.problems.any():
+        (back,) = texts(codec.encode(decoded.frame))
+        assert back == text or json.loads(back or b"{}").keys() <= value.keys()
+
+
+@settings(max_examples=5 * EXAMPLES, deadline=None)
+@given(
+    VALUES,
+    st.lists(st.tuples(st.integers(0, 200), st.sampled_from(b'{}[]":,\\u0e.-+ tnf\x00\xff\xc3\xa4')), max_size=3),
+)
+def test_what_is_json_and_what_is_not_is_agreed_with_python(value: Any, edits: list[tuple[int, int]]) -> None:
+    text = bytearray(styled(value, False, False))
+    for place, byte in edits:
+        text[place % len(text)] = byte
+    codec = JsonCodec(part_of_text("true"), Style())
+    values = located([bytes(text)])
+    decoded = codec.decode(values)
+    assert (decoded.problems[0] == 0) == _is_json(bytes(text))
+    if decoded.problems[0] == 0 and bytes(text).strip() != b"null":
+        assert texts(codec.encode(decoded.frame)) == [bytes(text).strip(b" \t\n\r")]
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text.decode("utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(word)
+
+
+SCHEMAS: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.sampled_from(
+            [
+                {"type": "string"},
+                {"type": "integer"},
+                {"type": "number"},
+                {"type": "boolean"},
+                {"type": ["integer", "string"]},
+                {"type": "string", "format": "date-time"},
+                {"type": "string", "format": "uuid"},
+                {},
+                {"enum": ["a", 1]},
+            ]
+        )
+    ),
+    lambda inner: st.one_of(
+        st.dictionaries(KEYS, inner, min_size=1, max_size=4).map(lambda keys: {"type": "object", "properties": keys}),
+        inner.map(lambda one: {"type": "array", "items": one}),
+        inner.map(lambda one: {"type": "object", "additionalProperties": one}),
+        st.lists(inner, min_size=1, max_size=3).map(lambda parts: {"oneOf": parts}),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=2 * EXAMPLES, deadline=None)
+@given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=4))
+def test_any_value_meets_any_schema_without_harm(schema: Any, drawn: list[Any]) -> None:
+    codec = JsonCodec(part_of_text(json.dumps(schema)), Style())
+    values = located([json.dumps(value).encode() for value in drawn])
+    decoded = codec.decode(values)
+    columns = to_arrow(decoded.frame, held=(values, *decoded.held))
+    columns.validate(full=True)
+    back = from_arrow(columns, codec.layout)
+    again = texts(codec.encode(back.frame))
+    assert again == texts(codec.encode(decoded.frame))
+    for text, problem in zip(again, decoded.problems.tolist(), strict=True):
+        assert text is None or problem == 0
+        assert problem == 0 or codec.reason(problem)
+        if text is not None:
+            json.loads(text)
