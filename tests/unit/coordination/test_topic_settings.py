@@ -3,8 +3,9 @@
 import pytest
 
 from lakestream.coordination import topic_settings
-from lakestream.coordination.topic_settings import SETTINGS
+from lakestream.coordination.topic_settings import SETTINGS, SchemaChoice
 from lakestream.errors import Misconfigured
+from lakestream.schemas.typing import Mode, OnInvalid
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))
@@ -47,6 +48,12 @@ def test_what_streams_and_connect_set_is_taken() -> None:
         ("lakestream.table.namespace", "shop..raw", "a namespace's level is ''"),
         ("lakestream.table.namespace", "", "a namespace's level is ''"),
         ("lakestream.table.retention.ms", "-2", "-2 is not between -1 and"),
+        ("lakestream.value.schema", "avro", "'avro' is not known; known are none, registry, latest, json"),
+        ("lakestream.value.schema", "fixed", "'fixed' is not known"),
+        ("lakestream.value.schema", "@3", "names no subject"),
+        ("lakestream.value.schema", "orders@", "'' is not a whole number"),
+        ("lakestream.key.schema", "orders@0", "0 is not between 1 and"),
+        ("lakestream.on.invalid", "reject", "'reject' is not known"),
         ("message.format.version", "3.0", "'message.format.version' is not known"),
         ("remote.storage.enable", "true", "'remote.storage.enable' is not known"),
         ("max.compaction.lag.ms", "0", "0 is not between 1 and"),
@@ -56,6 +63,24 @@ def test_what_cannot_be_obeyed_is_refused(name: str, text: str, why: str) -> Non
     with pytest.raises(Misconfigured) as refused:
         topic_settings.check({name: text})
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("none", SchemaChoice(Mode.NONE)),
+        ("registry", SchemaChoice(Mode.REGISTRY)),
+        ("json", SchemaChoice(Mode.JSON)),
+        ("latest", SchemaChoice(Mode.LATEST)),
+        ("a@b@latest", SchemaChoice(Mode.LATEST, "a@b")),
+        (":.trial:orders-value@12", SchemaChoice(Mode.FIXED, ":.trial:orders-value", 12)),
+    ],
+)
+def test_what_values_are_written_with(text: str, choice: SchemaChoice) -> None:
+    settings = topic_settings.read({"lakestream.value.schema": text})
+    assert settings.value_schema == choice
+    assert settings.key_schema == SchemaChoice(Mode.NONE)
+    assert settings.on_invalid is OnInvalid.KEEP
 
 
 def test_the_longest_lag_of_compaction_is_not_below_the_shortest() -> None:
