@@ -15,9 +15,11 @@ from typing import Any
 import polars
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from tests.integration import typed_engines
 from tests.integration.engines import Rows, Spark, duckdb_of, pyiceberg_of, spark_of
 from tests.integration.programs import cluster_of
 from tests.unit.data.table.plain import LONG_MAX, LONG_MIN, Record, batch_of
+from tests.unit.data.table.typed_rows import all_types
 
 from lakestream.catalog.append import append
 from lakestream.catalog.catalog import Catalog, LoadedTable
@@ -353,3 +355,37 @@ def test_format_version_3(cluster: Brokers, spark: Spark) -> None:
     assert by_spark(spark, "newer") == [row for row in expected(0, 40) if row[1] != 12]
     numbers = spark.sql("SELECT _row_id FROM lake.default.newer")
     assert len({number for (number,) in numbers}) == len(numbers) == 3 * 39
+
+
+# Typed tables
+
+
+@pytest.fixture(scope="module")
+def kinds(cluster: Brokers) -> None:
+    if cluster.metadata != "sqlite":
+        pytest.skip("once is enough")
+
+    async def make() -> None:
+        async with catalog_of(cluster) as catalog:
+            await typed_engines.made(catalog, "kinds", all_types())
+            await typed_engines.made(catalog, "sparkable", typed_engines.NO_TIME)
+
+    asyncio.run(make())
+
+
+@pytest.mark.parametrize("reader", [typed_engines.by_pyiceberg, typed_engines.by_duckdb, typed_engines.by_polars])
+def test_columns_of_every_type(cluster: Brokers, kinds: None, reader: Callable[..., list[list[Any]]]) -> None:
+    assert reader(cluster, "kinds", all_types()) == typed_engines.expected(all_types())
+
+
+@pytest.mark.parametrize("reader", [typed_engines.offsets_by_pyiceberg, typed_engines.offsets_by_duckdb])
+def test_bounds_of_every_type_leave_out_nothing(
+    cluster: Brokers, kinds: None, reader: Callable[..., list[list[int]]]
+) -> None:
+    assert reader(cluster, "kinds") == typed_engines.offsets_expected()
+
+
+def test_spark_reads_every_type_that_it_has(cluster: Brokers, kinds: None, spark: Spark) -> None:
+    columns = typed_engines.NO_TIME
+    assert typed_engines.by_spark(spark, "sparkable", columns) == typed_engines.expected(columns)
+    assert typed_engines.offsets_by_spark(spark, "sparkable") == typed_engines.offsets_expected()
