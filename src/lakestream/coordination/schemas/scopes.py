@@ -80,8 +80,8 @@ def own_config(state: State, subject: Subject) -> Config:
 
 def mode_in_scope(state: State, subject: Subject) -> Mode:
     above = [Mode(state.modes[name]) for name in _above(subject) if name in state.modes]
-    if above and above[0] is Mode.READONLY_OVERRIDE:
-        return above[0]
+    if Mode.READONLY_OVERRIDE in above:
+        return Mode.READONLY_OVERRIDE
     if (own := state.modes.get(str(subject))) is not None:
         return Mode(own)
     return above[0] if above else Mode.READWRITE

@@ -1,6 +1,8 @@
 """What the registry decides: ids, versions, compatibility, deletes, modes, contexts."""
 
+import hashlib
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import pytest
 import pytest_asyncio
@@ -31,7 +33,7 @@ from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.coordination.schemas.state import LATEST, SchemaId, Use
 from lakestream.errors import Corrupt
 from lakestream.metadata.memory import MemoryServer
-from lakestream.metadata.schemas import AT_ONCE, Configured, Pointer, SchemaLog
+from lakestream.metadata.schemas import AT_ONCE, Configured, NewSchema, Pointer, Registered, SchemaLog, StoredText
 from lakestream.metadata.store import MetadataStore
 from lakestream.schemas.model import Format, Reference, Source
 
@@ -135,13 +137,13 @@ async def test_not_every_name_is_a_subject(registry: SchemaRegistry, subject: st
 
 
 async def test_a_guid_is_the_one_that_confluent_gives(registry: SchemaRegistry) -> None:
-    """MD5 of text and references: taken from their documentation of the header, and computed by hand here."""
-    import hashlib
-    from uuid import UUID
-
+    """The MD5 of what is kept, and of its references."""
     await put(registry, "a", "x")
-    found = await registry.registration(parse("a"), 1)
-    assert found.schema.guid == str(UUID(bytes=hashlib.md5(b'["x"]').digest()))
+    await put(registry, "b", "x", references=(Pointer("name", "a", 1),))
+    parts = [b'["x"]', b'["x"]' + b"name" + b"a" + bytes([0, 0, 0, 1])]
+    for subject, part in zip("ab", parts, strict=True):
+        found = await registry.registration(parse(subject), 1)
+        assert found.schema.guid == str(UUID(bytes=hashlib.md5(part).digest()))
 
 
 # ── looking up ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -297,6 +299,17 @@ async def test_references_are_bounded_however_they_are_laid(registry: SchemaRegi
         await put(registry, "s9", "x", references=(Pointer("left", "s8", 1), Pointer("right", "s8", 1)))
 
 
+async def test_references_that_lead_in_a_circle_are_found(registry: SchemaRegistry, store: MetadataStore) -> None:
+    """No way leads there by the API: somebody has written into the store."""
+    log = SchemaLog(store)
+    for number, (subject, other) in enumerate(["ab", "ba"]):
+        schema = NewSchema("JSON", subject, subject, subject, (Pointer("it", other, 1),))
+        await log.put_text(subject, StoredText('["x"]'))
+        await log.append(number, Registered(subject, 1, number + 1, schema), subject)
+    with pytest.raises(InvalidSchema, match="'it' leads back to itself: b version 1 → a version 1 → b version 1"):
+        await SchemaShelf(store).source_of(".", 1)
+
+
 async def test_references_are_not_too_deep(registry: SchemaRegistry) -> None:
     await put(registry, "s0", "x")
     for number in range(1, 33):
@@ -377,6 +390,9 @@ async def test_an_override_counts_more_than_what_a_subject_says(registry: Schema
     await mode(registry, "", Mode.READONLY_OVERRIDE)
     assert mode_in_scope(registry.state, parse("a")) is Mode.READONLY_OVERRIDE
     assert mode_in_scope(registry.state, parse(":.ctx:a")) is Mode.READWRITE
+    await mode(registry, ":.ctx:", Mode.READWRITE)
+    await mode(registry, ":.__GLOBAL:", Mode.READONLY_OVERRIDE)
+    assert mode_in_scope(registry.state, parse(":.ctx:a")) is Mode.READONLY_OVERRIDE
 
 
 async def test_imported_schemas_keep_their_ids_and_versions(registry: SchemaRegistry) -> None:
