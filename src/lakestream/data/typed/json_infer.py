@@ -184,7 +184,7 @@ class _Looks:
         self.seen += 1
 
     def style(self) -> Style:
-        return self._spelling.style(replace(self.root.manner(), void="null"))
+        return self._spelling.style(self.root)
 
 
 # Growing

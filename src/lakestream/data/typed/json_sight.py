@@ -6,7 +6,7 @@ Python looks at a thousand values at most at a time (`json_infer.py` chooses the
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from lakestream.data.typed import kernels_json_write as write
@@ -27,6 +27,8 @@ _STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _ESCAPED: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _MOMENT: Final = re.compile(r"(?:\d{4}-\d\d-\d\d([T ]))?\d\d:\d\d:\d\d(?:\.(\d+))?(Z|[+-]\d\d:\d\d)?")
 _MARKS: Final = {b"/": "slashes", b"b": "short", b"f": "short"}
+_TELLING: Final = re.compile(r"^-?\d+$|\.0$|[eE]|^-?0\.000|^-?\d{7}")
+"""Numbers that not everybody spells the same."""
 _HTML: Final = {0x26, 0x3C, 0x3E, 0x2028, 0x2029}
 
 
@@ -92,7 +94,7 @@ class Sight:
 
     def _see_number(self, text: str, kind: str) -> None:
         self.kinds[kind] = None
-        if len(self.texts) < TEXTS_MAX:
+        if len(self.texts) < TEXTS_MAX and _TELLING.search(text):
             self.texts.append(text)
 
     def _see_array(self, value: list[Any], depth: int) -> None:
@@ -188,8 +190,8 @@ class Sight:
             return True
         return len(self.keys) > MAP_KEYS_MIN and self.key_count < MAP_FILL_MAX * self.objects * len(self.keys)
 
-    def manner(self, missing: int = 0) -> Manner:
-        """`missing`: how often the key was not there at all."""
+    def manner(self, double: str, missing: int = 0) -> Manner:
+        """`missing`: how often the key was not there at all. `double`: how doubles are, where nothing tells."""
         voids = Counter(self.voids)
         if "object" in self.kinds:
             del voids["{}"]
@@ -197,18 +199,18 @@ class Sight:
             del voids["[]"]
         voids[""] += missing
         void = max(voids, key=lambda one: (voids[one], bool(one)))
-        keys = {key: self.keys[key].manner(self.objects - self.present[key]) for key in self.order()}
-        each = self.each.manner() if self.each is not None else None
-        return Manner(void if voids[void] else "", self._double(), self._moment(), keys, each)
+        keys = {key: self.keys[key].manner(double, self.objects - self.present[key]) for key in self.order()}
+        each = self.each.manner(double) if self.each is not None else None
+        return Manner(void if voids[void] else "", self._double(double), self._moment(), keys, each)
 
-    def _double(self) -> str:
+    def _double(self, otherwise: str) -> str:
         """The first of those that would have spelled most of the numbers so."""
         numbers = [(text, float(text)) for text in self.texts]
 
         def hits(name: str) -> int:
             return sum(spelled(number, DOUBLES[name]) == text for text, number in numbers if abs(number) < float("inf"))
 
-        return max(DOUBLES, key=hits)
+        return max((otherwise, *DOUBLES), key=hits)
 
     def _moment(self) -> MomentForm:
         found = [match for text in self.moments if (match := _MOMENT.fullmatch(text))]
@@ -273,7 +275,7 @@ class Spelling:
         elif match[1] != match[1].upper():
             self.marks["lower"] += 1
 
-    def style(self, root: Manner) -> Style:
+    def style(self, root: Sight) -> Style:
         """Where nothing was seen, what goes with the separators: Python writes spaces and escapes, others do not."""
         comma = self.commas.most_common(1)[0][0] if self.commas else ", " if self._is(": ", self.colons) else ","
         colon = self.colons.most_common(1)[0][0] if self.colons else comma.replace(",", ":")
@@ -285,7 +287,8 @@ class Spelling:
         }
         if marks["ascii"] > marks["raw"] or (not marks["raw"] and comma == ", "):
             escapes.add("ascii")
-        return Style(comma, colon, frozenset(escapes), root)
+        manner = root.manner("python" if comma == ", " else "js")
+        return Style(comma, colon, frozenset(escapes), replace(manner, void="null"))
 
     @staticmethod
     def _is(one: str, seen: Counter[str]) -> bool:

@@ -144,6 +144,14 @@ def test_optional_keys_come_back_missing_or_null() -> None:
     assert all_come_back(dumped(*null))
 
 
+def test_how_doubles_are_spelled_is_told_by_those_that_tell() -> None:
+    prices = [b'{"p":%d.5}' % i for i in range(500)]
+    assert all_come_back(located([*prices, b'{"p":68}', b'{"p":1e-7}']))
+    assert all_come_back(located([*prices, b'{"p":68.0}', b'{"p":1.0E-7}']))
+    known = writer(learnt(located(prices)))
+    assert given_back(located([b'{"p":68}']), json_codec(known)).all(), "who writes no spaces writes no .0"
+
+
 def test_moments_are_learnt_for_schemas_that_have_them() -> None:
     schema = json.dumps({"properties": {"t": {"type": "string", "format": "date-time"}, "n": {"type": "number"}}})
     for first, second in (
