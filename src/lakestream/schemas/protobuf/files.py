@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.message import DecodeError, Message
 
 from lakestream.errors import Rejected
 from lakestream.schemas.model import Reference, Source
@@ -23,6 +24,10 @@ FILES_MAX: Final = 1000
 DEPTH_MAX: Final = 100
 """Of references of references."""
 _NAME_MAX: Final = 255
+
+_NO_KEYS: Final = [
+    FieldDescriptorProto.Type.Value(f"TYPE_{name}") for name in ("FLOAT", "DOUBLE", "BYTES", "ENUM", "MESSAGE", "GROUP")
+]
 
 _NAME: Final = re.compile(r"(?!\.)[\w.+@=,~ -]+(?:/(?!\.\.?(?:/|$))[\w.+@=,~ -]+)*")
 
@@ -94,6 +99,33 @@ def _descriptor(text: str) -> FileDescriptorProto | None:
     except (binascii.Error, ValueError):
         return None
     try:
-        return FileDescriptorProto.FromString(raw)
+        descriptor = FileDescriptorProto.FromString(raw)
     except DecodeError as error:
         raise Rejected(f"the Protobuf schema is base64, but not of a FileDescriptorProto: {error}") from error
+    if not _is_text(descriptor):
+        raise Rejected("the Protobuf schema is base64 of a FileDescriptorProto with names that are not UTF-8")
+    for message in descriptor.message_type:
+        _check_maps(message)
+    return descriptor
+
+
+def _check_maps(message: DescriptorProto) -> None:
+    """protoc makes no others, and the library that takes descriptors does not look."""
+    if message.options.map_entry:
+        halves = [(half.number, half.label) for half in message.field]
+        optional = FieldDescriptorProto.LABEL_OPTIONAL
+        if halves != [(1, optional), (2, optional)] or message.field[0].type in _NO_KEYS:
+            raise Rejected(f"the Protobuf schema has {message.name} for the entries of a map, which cannot be any")
+    for nested in message.nested_type:
+        _check_maps(nested)
+
+
+def _is_text(message: Message) -> bool:
+    """Protobuf itself does not look, and then gives bytes where text should be."""
+    for kind, value in message.ListFields():
+        values = value if kind.is_repeated else [value]
+        if kind.type == FieldDescriptor.TYPE_STRING and any(isinstance(one, bytes) for one in values):
+            return False
+        if kind.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_text, values)):
+            return False
+    return True

@@ -105,7 +105,7 @@ class _Walk:
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    return field.type == _F.TYPE_MESSAGE and message_of(field).GetOptions().map_entry
+    return field.is_repeated and field.type == _F.TYPE_MESSAGE and message_of(field).GetOptions().map_entry
 
 
 def entry_of(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:

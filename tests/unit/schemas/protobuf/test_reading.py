@@ -1,6 +1,9 @@
 """Protobuf schemas as people register them: text, descriptors, both mixed; and what is none."""
 
+import base64
+
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from lakestream.errors import Rejected
 from lakestream.schemas.model import Format, Reference, Source
@@ -175,3 +178,14 @@ def test_references_too_deep() -> None:
         reference = Reference(f"b{depth}.proto", "message A {}", (reference,))
     with pytest.raises(Rejected, match="nested deeper"):
         read_protobuf(Source(Format.PROTOBUF, "message A {}", (reference,)))
+
+
+def test_descriptors_that_protoc_would_not_make() -> None:
+    """The library that takes descriptors lets these pass."""
+    file = FileDescriptorProto(name="x.proto", syntax="proto3")
+    entry = file.message_type.add(name="A").nested_type.add(name="BEntry")
+    entry.options.map_entry = True
+    with pytest.raises(Rejected, match="BEntry for the entries of a map"):
+        read(base64.b64encode(file.SerializeToString()).decode())
+    with pytest.raises(Rejected, match="not UTF-8"):
+        read(base64.b64encode(b"\x12\x01\xff").decode())
