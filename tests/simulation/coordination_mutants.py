@@ -196,6 +196,11 @@ async def _commit_offsets_blindly(self: Transactions, record: Transaction) -> No
             raise answer
 
 
+async def _conflict_is_newer(self: GroupRecords, name: str, wanted: Mapping[PartitionId, Any]) -> None:
+    """Whoever was faster is taken for the later one."""
+    await self._put_offsets(name, {one: (wish.committed, wish.base) for one, wish in wanted.items()}, {})
+
+
 async def _nothing_pending(self: TransactionCoordinator, group: str) -> set[PartitionId]:
     return set()
 
@@ -361,6 +366,12 @@ COORDINATION_MUTANTS = (
         "an end that comes late covers newer offsets",
         [(Transactions, "commit_offsets", _commit_offsets_blindly)],
         ("groups late", "groups storm"),
+    ),
+    Mutant(
+        "of two offsets the one stays that was asked for later",
+        "the one that is there",
+        [(GroupRecords, "commit_asked", _conflict_is_newer)],
+        ("groups calm",),
     ),
     Mutant(
         "offsets that may change are not told",

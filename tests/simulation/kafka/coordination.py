@@ -12,9 +12,10 @@ from tests.simulation.kafka.ledger import Ledger
 from tests.simulation.kafka.members import Member
 from tests.simulation.kafka.programs import Program
 from tests.simulation.kafka.transactors import Transactor
+from tests.simulation.kafka.turns import TakingTurns
 from tests.simulation.world import World
 
-WATCHERS, MAKERS, FOLLOWERS = "watchers", "makers", "followers"
+WATCHERS, MAKERS, FOLLOWERS, TURNS = "watchers", "makers", "followers", "turns"
 POLLS_MAX = 1_000
 BEATS_MAX = 120
 
@@ -40,7 +41,8 @@ class Coordination:
         ]
         programs = [Program(world, judge, ledger, f"w{i}", MAKERS, source, sinks) for i in range(mood.programs)]
         writers = [Transactor(world, judge, ledger, f"t{i}", f"id-{i}", places) for i in range(mood.transactors)]
-        return [*(one.run() for one in (*members, *followers, *programs)), *(one.run() for one in writers)]
+        turns = TakingTurns(world, judge, ledger, "turns", TURNS, Place(source, 0))
+        return [*(one.run() for one in (*members, *followers, *programs)), *(one.run() for one in writers), turns.run()]
 
     @property
     def _topics(self) -> tuple[str, ...]:
