@@ -16,7 +16,7 @@ TABLE = Command(
         " pairs of runs. CPU is that of all processes of a side, user and system.",
     ),
     package="benchmarks.table",
-    parts=("move", "stored", "fresh", "idle", "history", "age"),
+    parts=("move", "stored", "fresh", "idle", "history", "age", "typed"),
     sides=(LAKESTREAM, KAFKA_SPARK),
 )
 
