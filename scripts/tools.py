@@ -64,6 +64,7 @@ def tools() -> list[Tool]:
         Tool("kafka", KAFKA, "org.apache.kafka", "kafka-class", kafka_jars),
         Tool("kafka-apps", KAFKA, "org.apache.kafka", "kafka-apps-class", kafka_jars),
         Tool("iceberg-spark", "1.12.0", "org.apache.iceberg", "iceberg-spark-jars", iceberg_jars),
+        Tool("delta-spark", "4.1.0", "io.delta", "delta-spark-jars", delta_jars),
         Tool("spark-kafka", "4.1.3", "org.apache.spark", "spark-kafka-jars", spark_kafka_jars),
         Tool("librdkafka-suite", "1.10.1", "@confluentinc/kafka-javascript", "librdkafka-suite", librdkafka_suite),
         Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
@@ -209,6 +210,8 @@ KAFKA_JARS = {
 LOG4J = "2.25.4"
 ICEBERG_JARS = ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")
 """For the PySpark that is pinned. Both have all that they need inside."""
+DELTA_JARS = ("delta-spark_4.1_2.13", "delta-storage")
+"""Of what it brings along, what is not in PySpark and is needed here."""
 SPARK_KAFKA = "spark-sql-kafka-0-10_2.13"
 SPARK_KAFKA_TOKENS = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1")
 """Which the connector wants in its own version, and there is none."""
@@ -235,6 +238,13 @@ def iceberg_jars(tool: Tool, folder: Path) -> None:
         folder / tool.program,
         f'echo "{",".join(f"{tool.folder}/libs/{name}-{tool.version}.jar" for name in ICEBERG_JARS)}"',
     )
+
+
+def delta_jars(tool: Tool, folder: Path) -> None:
+    """Delta for Spark: the program prints where the jars are."""
+    _maven(tool, folder, [(tool.source, name, tool.version) for name in DELTA_JARS])
+    jars = ",".join(f"{tool.folder}/libs/{name}-{tool.version}.jar" for name in DELTA_JARS)
+    _script(folder / tool.program, f'echo "{jars}"')
 
 
 def spark_kafka_jars(tool: Tool, folder: Path) -> None:

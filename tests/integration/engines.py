@@ -108,13 +108,15 @@ class Spark:
 
 
 @contextmanager
-def spark_of(cluster: Brokers, folder: Path) -> Iterator[Spark]:
+def spark_of(cluster: Brokers, folder: Path, *, delta: bool = False) -> Iterator[Spark]:
     need("iceberg-spark-jars")
+    if delta:
+        need("delta-spark-jars")
     script = Path(__file__).parent / "spark_sql.py"
     log = folder / "spark.log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, str(script), uri_of(cluster)],
+            [sys.executable, str(script), uri_of(cluster), *(["delta"] if delta else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -1,8 +1,9 @@
 """A Spark session of its own process: statements come as lines of JSON on stdin, answers go out as lines of JSON.
 
-    python spark_sql.py http://127.0.0.1:8080 < statements
+    python spark_sql.py http://127.0.0.1:8080 [delta] < statements
 
-The catalog is called `lake`. An answer is the list of rows, or `{"error": "…"}`.
+The catalog is called `lake`; with Delta, a table of it is spark_catalog.delta.`path`. An answer is the list of rows, or
+`{"error": "…"}`.
 """
 
 import json
@@ -15,23 +16,34 @@ from pyspark.sql import SparkSession
 
 from lakestream.testing.processes import program
 
+ICEBERG = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 
-def session(uri: str) -> SparkSession:
+
+def jars(name: str) -> str:
+    return subprocess.run([program(name)], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def session(uri: str, *, delta: bool) -> SparkSession:
     settings = {
-        "spark.jars": subprocess.run(
-            [program("iceberg-spark-jars")], capture_output=True, text=True, check=True
-        ).stdout,
+        "spark.jars": jars("iceberg-spark-jars"),
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.extensions": ICEBERG,
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.type": "rest",
         "spark.sql.catalog.lake.uri": uri,
         "spark.sql.catalog.lake.cache-enabled": "false",
         "spark.sql.defaultCatalog": "lake",
     }
+    if delta:
+        settings["spark.jars"] += f",{jars('delta-spark-jars')}"
+        settings["spark.sql.extensions"] += f",{DELTA}"
+        settings["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        settings["spark.databricks.delta.snapshotPartitions"] = "1"
+        settings["spark.sql.sources.parallelPartitionDiscovery.parallelism"] = "1"  # or a VACUUM is 10,000 tasks
     builder = SparkSession.builder.master("local[1]").appName("catalog")
     for name, value in settings.items():
         builder = builder.config(name, value.strip())
@@ -50,7 +62,7 @@ def plain(value: Any) -> Any:
 
 def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = session(sys.argv[1])
+    spark = session(sys.argv[1], delta="delta" in sys.argv[2:])
     for line in sys.stdin:
         try:
             answer: Any = [plain(row) for row in spark.sql(json.loads(line)).collect()]

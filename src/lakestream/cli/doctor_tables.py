@@ -12,7 +12,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from lakestream.batch import CONTROL, HEADER_SIZE, TRANSACTIONAL
+from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.opening import open_catalog
+from lakestream.cli.doctor_delta import delta_findings
 from lakestream.cli.doctor_findings import Finding, bad, note
 from lakestream.cli.text import plural
 from lakestream.clock import Clock, Ids
@@ -39,13 +41,16 @@ HISTORY_BYTES: Final = 64 * MiB
 SILENT_MS: Final = 5 * 60 * 1000
 """A pipeline that has nothing to do says so every minute."""
 LAG_MS: Final = 60 * 1000
+DELTA_BEHIND_MS: Final = 5 * 60 * 1000
+"""Maintenance has to write files anew first, where rows were deleted beside them."""
 TROUBLE_LASTS_MS: Final = 30 * 1000
 _PREFIX: Final = 16
 
 
 class TableDoctor:
-    def __init__(self, examiner: "Examiner", reports: Reports, clock: Clock) -> None:
+    def __init__(self, examiner: "Examiner", reports: Reports, clock: Clock, catalog: Catalog) -> None:
         self._examiner = examiner
+        self._catalog = catalog
         self._reports = reports
         self._clock = clock
         self._behind = 0
@@ -70,6 +75,8 @@ class TableDoctor:
             yield bad(what, trouble.text)
         for said in seen.notes:
             yield note(what, said)
+        async for finding in delta_findings(self._catalog, name, topic):
+            yield finding
 
     async def pipeline(self, names: set[str]) -> AsyncIterator[Finding]:
         """Of the topics that were looked at."""
@@ -113,6 +120,10 @@ def _topics_reported(report: PipelineReport, names: set[str], now_ms: int) -> It
                 f"topic {name} is not moved for {age_ms // 1000:,} s: {topic.trouble}; it is tried again all the time"
             )
             yield bad("pipeline", said) if age_ms >= TROUBLE_LASTS_MS else note("pipeline", said)
+        elif topic.delta_behind:
+            age_ms = now_ms - topic.delta_behind_ms
+            said = f"the Delta table of topic {name} is behind for {age_ms // 1000:,} s: {topic.delta_behind}"
+            yield bad("pipeline", said) if age_ms >= DELTA_BEHIND_MS else note("pipeline", said)
         elif topic.lag_ms > LAG_MS:
             lag = f"{plural(topic.lag_records, 'record')}, the oldest {topic.lag_ms // 1000:,} s old"
             yield note("pipeline", f"topic {name} is behind by {lag}")
@@ -172,7 +183,7 @@ async def open_table_doctor(
             random.Random(),
             FULL if full else SAMPLED,
         )
-        yield TableDoctor(examiner, Reports(stores.metadata), clock)
+        yield TableDoctor(examiner, Reports(stores.metadata), clock, catalog)
 
 
 class _Served:

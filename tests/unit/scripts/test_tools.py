@@ -12,6 +12,7 @@ import pytest
 SCRIPT = Path(__file__).parents[3] / "scripts" / "tools.py"
 PROGRAMS = [
     "azurite-blob",
+    "delta-spark-jars",
     "iceberg-spark-jars",
     "kafka-apps-class",
     "kafka-class",
@@ -51,7 +52,7 @@ chmod +x tests/test-runner
 """
 MVN = """#!/bin/sh
 echo mvn >> "$BUILT"
-grep -qE "<artifactId>(kafka-tools|kafka-streams|iceberg-aws-bundle|spark-sql-kafka-0-10_2.13)<" pom.xml
+grep -qE "<artifactId>(kafka-tools|kafka-streams|iceberg-aws-bundle|delta-storage|spark-sql-kafka-0-10_2.13)<" pom.xml
 """
 ECHO = '#!/bin/sh\necho "$@"\n'
 
@@ -160,7 +161,7 @@ def test_what_the_machine_cannot_build_is_left_out_with_a_reason(machine: dict[s
     assert "kafka 4.3.1 is left out: mvn is not on the PATH" in err
     assert "kcat 1.7.1 is left out" in err
     assert "librdkafka-suite 1.10.1 is left out: g++ is not on the PATH" in err
-    assert out.count("ready") == len(PROGRAMS) - 6
+    assert out.count("ready") == len(PROGRAMS) - 7
 
 
 def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_done(machine: dict[str, str]) -> None:

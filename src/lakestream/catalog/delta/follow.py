@@ -19,7 +19,7 @@ from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.delta.actions import Add
 from lakestream.catalog.delta.log import CHECKPOINT_EVERY, DeltaLog
-from lakestream.catalog.delta.paths import LOG_FOLDER, key_of, path_of, root_key
+from lakestream.catalog.delta.paths import HAS_DELTA, LOG_FOLDER, key_of, path_of, root_key
 from lakestream.catalog.delta.schema import unsayable
 from lakestream.catalog.delta.shadows import shadowed
 from lakestream.catalog.delta.state import State
@@ -35,8 +35,6 @@ from lakestream.storage.together import together
 
 log = logging.getLogger(__name__)
 
-HAS_DELTA: Final = "lakestream.delta"
-"""A property of the Iceberg table: there is a Delta table beside it, whose files must stay."""
 TRIES_MAX: Final = 5
 KEPT_FILES_MAX: Final = 200_000
 """Of states that are remembered."""

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lakestream.catalog.delta.actions import Action, decoded, encoded
-from lakestream.catalog.delta.checkpoint import checkpoint_of, state_at
 from lakestream.catalog.delta.state import NOTHING, State
 from lakestream.errors import Corrupt, Missing
 from lakestream.storage.object_store import ObjectInfo, ObjectStore
@@ -57,6 +56,8 @@ class DeltaLog:
         newest = max(found.checkpoints, default=NOTHING)
         if newest == NOTHING:
             return await self._followed(State(), found.commits)
+        from lakestream.catalog.delta.checkpoint import state_at  # Arrow takes a second to load
+
         keys = found.checkpoints[newest]
         bodies = [bytes(body) for body in await together([self._objects.get(key) for key in keys], READS_AT_ONCE)]
         state = await asyncio.to_thread(state_at, newest, bodies, keys[0])
@@ -79,6 +80,8 @@ class DeltaLog:
         return state.after(version, listed)
 
     async def write_checkpoint(self, state: State) -> State:
+        from lakestream.catalog.delta.checkpoint import checkpoint_of  # Arrow takes a second to load
+
         body, count = await asyncio.to_thread(checkpoint_of, state)
         await self._objects.put(self._key(f"{state.version:020d}.checkpoint.parquet"), [body])
         hint = msgspec.json.encode(_LastCheckpoint(state.version, count))

@@ -5,6 +5,8 @@ from urllib.parse import quote, unquote
 
 FOLDER: Final = "data"
 LOG_FOLDER: Final = "_delta_log"
+HAS_DELTA: Final = "lakestream.delta"
+"""A property of the Iceberg table: there is a Delta table beside it, whose files must stay."""
 _AS_IT_IS: Final = "/=+,@~!$&'()*;"
 """Besides letters, digits and `_.-`. Not the colon: what stands before it would be the scheme of a URL."""
 

@@ -15,12 +15,16 @@ from tests.unit.data.table.lakes import TOPIC_ID, Lake, many, rows_of
 from tests.unit.data.table.plain import Record
 from tests.unit.pipeline.delta.readers import Seen, duckdb, read
 
-from lakestream.catalog.delta.follow import HAS_DELTA
+from lakestream.catalog.delta.choosing import check_delta
+from lakestream.catalog.delta.paths import HAS_DELTA
+from lakestream.catalog.expire import ExpirySettings
+from lakestream.catalog.orphans import OrphanSettings
 from lakestream.catalog.shapes import Json, schema_of
-from lakestream.catalog.updates import AddSchema, SetCurrentSchema
+from lakestream.catalog.updates import AddSchema, SetCurrentSchema, SetProperties
+from lakestream.cli.doctor_delta import delta_findings
 from lakestream.clock import RandomIds
 from lakestream.data.table.arrow import SCHEMA
-from lakestream.errors import Unavailable
+from lakestream.errors import Misconfigured, Unavailable
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.topics import Topic, Topics
 from lakestream.pipeline.delta.mirror import DeltaMirror
@@ -224,6 +228,8 @@ async def test_what_delta_cannot_say_waits(lake: Lake) -> None:
     await evolved(lake, [{"id": 16, "name": "at", "type": "time", "required": False}, *before])
     await lake.move(many(5, 6))
     assert await behind(mirror) == "column at is of type time, which Delta does not have"
+    with pytest.raises(Misconfigured, match=r"lakestream\.table\.formats: no delta, since column at is of type time"):
+        await check_delta(lake.catalog, TOPIC_ID)
     assert read(await root(lake)) == seen(many(0, 5))
     await evolved(lake, before)
     assert await behind(mirror) == ""
@@ -332,3 +338,58 @@ async def test_odd_names_of_files_and_columns(lake: Lake) -> None:
     await evolved(lake, [{"id": 16, "name": "a b;c", "type": "string", "required": False}, *await fields(lake)])
     assert await behind(mirror) == ""
     assert read(await root(lake)) == seen(many(0, 5))
+
+
+async def said_by_doctor(lake: Lake, settings: dict[str, str] = BOTH) -> list[str]:
+    found = delta_findings(lake.catalog, "orders", Topic(TOPIC_ID, 1, settings))
+    return [f"{finding.level.value} {finding.said}" async for finding in found]
+
+
+async def test_doctor_compares_files(lake: Lake) -> None:
+    mirror = mirror_of(lake)
+    assert await said_by_doctor(lake, {}) == []
+    assert (await said_by_doctor(lake))[0].startswith("note nothing yet")
+    await lake.move(many(0, 5))
+    await lake.move(many(5, 10))
+    await mirror.look()
+    assert await said_by_doctor(lake) == ["ok version 0 has the table's own 2 files"]
+    await lake.replace([await lake.foreign_file(rows_of(many(0, 9)).cast(SCHEMA))])
+    behind_it = "note version 0 is behind: it lacks 1 file, and has 2 that the table no longer has"
+    assert await said_by_doctor(lake) == [behind_it]
+    assert "switched off: it stays at version 0" in (await said_by_doctor(lake, {}))[0]
+    for path in (await root(lake)).glob("partition=0/*.parquet"):
+        path.unlink()
+    assert "which is not there any more" in (await said_by_doctor(lake))[0]
+
+
+async def test_files_that_delta_lists_outlive_their_snapshots(lake: Lake) -> None:
+    """It waits, for a column that it cannot say; meanwhile the table is merged and its snapshots expire."""
+    mirror = mirror_of(lake)
+    await lake.move(many(0, 5))
+    await lake.move(many(5, 10))
+    await mirror.look()
+    plain = await fields(lake)
+    await evolved(lake, [*plain, {"id": 16, "name": "at", "type": "time", "required": False}])
+    at_once = MaintenanceSettings(
+        look_ms=0,
+        idle_ms=0,
+        merge=EAGER.merge,
+        expiry=ExpirySettings(age_ms=0, grace_ms=0),
+        orphans=OrphanSettings(age_ms=-1, every_ms=0),
+    )
+    maintenance = keeper(lake, mirror, at_once)
+    await lake.catalog.change(TOPIC_ID, lambda _: [SetProperties({"history.expire.max-snapshot-age-ms": "1"})])
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        assert (await maintenance.maintain()).failed == 0
+        await mirror.look()
+    assert len((await lake.table()).metadata["snapshots"]) == 1
+    folder = await root(lake)
+    assert len(list(folder.rglob("partition=0/*.parquet"))) == 3
+    assert read(folder) == seen(many(0, 10))
+    await evolved(lake, plain)
+    assert await behind(mirror) == ""
+    for _ in range(2):
+        await maintenance.maintain()
+    assert len(list(folder.rglob("partition=0/*.parquet"))) == 1, "now they are orphans"
+    assert read(folder) == seen(many(0, 10))

@@ -1,0 +1,206 @@
+"""One copy of the records, three ways to read it: Kafka, Iceberg, Delta. Produced by a stock client, moved by the
+pipeline, changed by Spark through Iceberg, and read as a Delta table by delta-rs, DuckDB and Spark itself.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from duckdb_extensions import import_extension  # type: ignore[import-untyped]
+from tests.integration.engines import Rows, Spark, duckdb_of, pyiceberg_of, spark_of
+from tests.integration.kafka_clients import Confluent
+from tests.integration.programs import cluster_of
+from tests.integration.test_history_clients import made, move
+
+from lakestream.catalog.opening import open_catalog
+from lakestream.clock import RandomIds, SystemClock
+from lakestream.metadata.claims import Claims
+from lakestream.metadata.topics import Topics
+from lakestream.node import open_stores
+from lakestream.pipeline.delta.mirror import DeltaMirror
+from lakestream.pipeline.maintenance.job import LocalRewrites
+from lakestream.pipeline.maintenance.maintain import Done, Maintenance, MaintenanceSettings
+from lakestream.pipeline.maintenance.merging import MergeSettings
+from lakestream.pipeline.maintenance.work import Rewriting
+from lakestream.settings import Settings
+from lakestream.testing.brokers import Brokers
+
+BOTH = {"lakestream.table.formats": "iceberg,delta"}
+EAGER = MaintenanceSettings(look_ms=0, idle_ms=0, merge=MergeSettings(files_min=2, many=2, young_ms=0))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    yield from cluster_of("one-sqlite", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    yield from cluster_of("one-oxia-s3", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def spark(cluster: Brokers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
+    with spark_of(cluster, tmp_path_factory.mktemp("spark"), delta=True) as session:
+        yield session
+
+
+@contextmanager
+def environment_of(cluster: Brokers) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update({name: text for name, text in cluster.environment.items() if name.startswith("AWS_")})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class Topic:
+    """And its tables."""
+
+    def __init__(self, cluster: Brokers, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self.client = Confluent(cluster.bootstrap)
+        self.client.create_topic(name, partitions=2, configs=BOTH)
+        self.count = 0
+
+    def grow(self, count: int) -> None:
+        self.client.produce(self.name, made(self.count, self.count + count))
+        self.count += count
+        move(self.cluster)
+
+    @property
+    def root(self) -> str:
+        return f"{pyiceberg_of(self.cluster).load_table(f'default.{self.name}').location()}/data"
+
+    def maintain(self) -> Done:
+        """And the Delta table then, as the pipeline's driver does both."""
+        folder = self.cluster[0]._log.parent / "data"
+        settings = Settings(data_dir=folder, metadata=self.cluster.metadata, storage=self.cluster.storage)
+
+        async def maintained() -> Done:
+            clock, ids = SystemClock(), RandomIds()
+            async with open_stores(settings, clock, ids) as stores:
+                catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, clock, ids)
+                topics, now_ms = Topics(stores.metadata), stores.metadata.now_ms
+                mirror = DeltaMirror(catalog, topics, now_ms)
+                await mirror.look()
+                job = LocalRewrites(Rewriting(stores.objects, catalog.locations, ids))
+                claims = Claims(stores.metadata)
+                done = await Maintenance(catalog, topics, claims, job, now_ms, EAGER, mirror).maintain()
+                await mirror.look()
+                assert [one.behind for one in mirror.standings.values()] == [""] * len(mirror.standings)
+                return done
+
+        with environment_of(self.cluster):
+            return asyncio.run(maintained())
+
+    def by_delta_rs(self, value: str = "value") -> Rows:
+        query = f'SELECT _stream, "{value}" AS value FROM t'
+        with environment_of(self.cluster):
+            options = {"allow_http": "true"}
+            table = DeltaTable(self.root, storage_options=options)
+            found = QueryBuilder().register("t", table).execute(query).read_all()
+        rows = [row for batch in found.to_batches() for row in pa.record_batch(batch).to_pylist()]
+        return sorted((row["_stream"]["partition"], row["_stream"]["offset"], _hex(row["value"])) for row in rows)
+
+    def by_duckdb(self, value: str = "value") -> Rows:
+        with duckdb_of(self.cluster) as connection:
+            import_extension("delta")
+            connection.execute("LOAD delta")
+            return self._duckdb(connection, f"delta_scan('{self.root}')", value)
+
+    def iceberg(self, value: str = "value") -> Rows:
+        with duckdb_of(self.cluster) as connection:
+            return self._duckdb(connection, f"lake.default.{self.name}", value)
+
+    def _duckdb(self, connection: duckdb.DuckDBPyConnection, table: str, value: str) -> Rows:
+        query = f'SELECT _stream.partition, _stream."offset", "{value}" FROM {table}'
+        return sorted(
+            (partition, offset, _hex(held)) for partition, offset, held in connection.execute(query).fetchall()
+        )
+
+    def by_spark(self, spark: Spark, value: str = "value") -> Rows:
+        path = self.root.removeprefix("file://")
+        query = f"SELECT _stream.partition, _stream.offset, `{value}` FROM spark_catalog.delta.`{path}`"
+        return spark.rows(query)
+
+
+def _hex(value: Any) -> str | None:
+    return None if value is None else bytes(value).hex()
+
+
+def check(topic: Topic, spark: Spark, rows: int, value: str = "value") -> None:
+    wanted = topic.iceberg(value)
+    assert len(wanted) == rows
+    assert topic.by_delta_rs(value) == wanted
+    assert topic.by_duckdb(value) == wanted
+    assert topic.by_spark(spark, value) == wanted
+
+
+def test_every_reader_sees_what_iceberg_has(cluster: Brokers, spark: Spark) -> None:
+    topic = Topic(cluster, "both")
+    table = "lake.default.both"
+    for _ in range(3):
+        topic.grow(100)
+    check(topic, spark, 300)
+    path = topic.root.removeprefix("file://")
+    assert DeltaTable(path).version() == 2
+    assert spark.sql(f"SELECT count(*) FROM spark_catalog.delta.`{path}` WHERE _stream.offset >= 1000") == [[0]]
+    assert topic.maintain().files_merged > 0
+    check(topic, spark, 300)
+
+    spark.sql(f"DELETE FROM {table} WHERE _stream.offset < 10 AND _stream.partition = 0")  # copy-on-write
+    topic.maintain()
+    left = len(topic.iceberg())
+    assert left < 300
+    check(topic, spark, left)
+
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    spark.sql(f"DELETE FROM {table} WHERE _stream.offset % 7 = 3")
+    topic.maintain()
+    assert spark.sql(f"SELECT count(*) FROM {table}.delete_files") == [[0]]
+    check(topic, spark, len(topic.iceberg()))
+
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN country string FIRST")
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN value TO payload")
+    topic.grow(20)
+    check(topic, spark, len(topic.iceberg("payload")), "payload")
+    assert spark.sql(f"SELECT count(country) FROM spark_catalog.delta.`{path}`") == [[0]]
+
+
+def test_a_vacuum_of_others_finds_nothing(cluster: Brokers, spark: Spark) -> None:
+    topic = Topic(cluster, "vacuumed")
+    for _ in range(3):
+        topic.grow(10)
+    topic.maintain()
+    path = topic.root.removeprefix("file://")
+    files = sorted(Path(path).rglob("*.parquet"))
+    spark.sql(f"VACUUM spark_catalog.delta.`{path}`")
+    assert "DELTA_VACUUM_RETENTION_PERIOD_TOO_SHORT" in spark.sql(
+        f"VACUUM spark_catalog.delta.`{path}` RETAIN 0 HOURS", fails=True
+    )
+    DeltaTable(path).vacuum(dry_run=False, full=True)
+    assert sorted(Path(path).rglob("*.parquet")) == files
+    topic.grow(10)
+    check(topic, spark, 40)
+
+
+def test_in_a_bucket(bucket: Brokers) -> None:
+    topic = Topic(bucket, "both")
+    for _ in range(3):
+        topic.grow(50)
+    assert topic.maintain().files_merged > 0
+    topic.grow(50)
+    wanted = topic.iceberg()
+    assert len(wanted) == 200
+    assert topic.by_delta_rs() == wanted
+    assert topic.by_duckdb() == wanted
