@@ -1,7 +1,7 @@
 """When two schemas are the same: by what they say, not by the blanks between it.
 
-The guid is made as Confluent's registry makes it, the MD5 of the text that is kept, references, metadata and rules: it is
-the same where both keep the same text. What decides here is a longer digest, which knows the format too.
+The guid is made as Confluent's registry makes it, the MD5 of the text that is kept, references, metadata and rules: it
+is the same where both keep the same text. What decides here is a longer digest, which knows the format too.
 """
 
 import hashlib

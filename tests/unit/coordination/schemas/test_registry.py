@@ -302,7 +302,7 @@ async def test_references_are_bounded_however_they_are_laid(registry: SchemaRegi
 async def test_references_that_lead_in_a_circle_are_found(registry: SchemaRegistry, store: MetadataStore) -> None:
     """No way leads there by the API: somebody has written into the store."""
     log = SchemaLog(store)
-    for number, (subject, other) in enumerate(["ab", "ba"]):
+    for number, (subject, other) in enumerate([("a", "b"), ("b", "a")]):
         schema = NewSchema("JSON", subject, subject, subject, (Pointer("it", other, 1),))
         await log.put_text(subject, StoredText('["x"]'))
         await log.append(number, Registered(subject, 1, number + 1, schema), subject)
