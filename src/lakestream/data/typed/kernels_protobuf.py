@@ -201,29 +201,31 @@ def _is_utf8(at: Long, end: Long) -> bool:
 
 
 @inlined
-def _found(fields: Array, first: Long, end: Long, guess: Long, number: Long) -> Long:
-    """The field of a number, or -1. Fields mostly come one after the other, or the same one again."""
-    if guess < end and fields[guess, NUMBER] == number:
-        return guess
-    if guess > first and fields[guess - 1, NUMBER] == number:
-        return guess - 1
-    low, high = first, end
-    while low < high:
-        middle = (low + high) >> 1
-        if fields[middle, NUMBER] < number:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < end and fields[low, NUMBER] == number else np.int64(-1)
-
-
-@inlined
 def _wire_of(kind: Long) -> Long:
     if kind < FIXED32:
         return 0
     if kind < FIXED64:
         return 5
     return 1 if kind < STRING else 2
+
+
+@inlined
+def _found(fields: Array, first: Long, end: Long, guess: Long, tag: Long) -> Long:
+    """The field of a tag, or -1: nobody knows the number, or it has another wire type than it should."""
+    low, high, number = first, end, tag >> 3
+    if guess > first and fields[guess - 1, NUMBER] == number:  # Lists mostly come in one piece.
+        low, high = guess - 1, guess
+    while low < high:
+        middle = (low + high) >> 1
+        if fields[middle, NUMBER] < number:
+            low = middle + 1
+        else:
+            high = middle
+    if low >= end or fields[low, NUMBER] != number:
+        return np.int64(-1)
+    kind, wire = fields[low, TYPE], tag & 7
+    is_packed = wire == 2 and kind < STRING and fields[low, LIST] >= 0
+    return low if is_packed or wire == _wire_of(kind) else np.int64(-1)
 
 
 @inlined
@@ -456,16 +458,18 @@ def read_messages(
                 break
             tag = np.int64(raw)
             wire = tag & 7
-            field = _found(fields, scopes[scope, FIRST], scopes[scope, END], guess, tag >> 3)
-            kind = fields[field, TYPE] if field >= 0 else np.int64(-1)
-            is_list = field >= 0 and fields[field, LIST] >= 0
+            field = guess
+            if guess >= scopes[scope, END] or fields[guess, TAG] != tag:
+                field = _found(fields, scopes[scope, FIRST], scopes[scope, END], guess, tag)
+                if field < 0:
+                    at = _skipped(at, end, tag, open_groups)
+                    if at < 0:
+                        problem = -at
+                        break
+                    continue
+            kind = fields[field, TYPE]
+            is_list = fields[field, LIST] >= 0
             is_packed = is_list and wire == 2 and kind < STRING
-            if field < 0 or (wire != _wire_of(kind) and not is_packed):
-                at = _skipped(at, end, tag, open_groups)
-                if at < 0:
-                    problem = -at
-                    break
-                continue
 
             is_first = seen[field] != mine
             if looking:
