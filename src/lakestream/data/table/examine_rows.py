@@ -41,9 +41,10 @@ PLAIN: Final = pa.schema(
         ("key", _BYTES),
         ("value", _BYTES),
         ("headers", pa.list_(_HEADER)),
+        ("is_typed", pa.bool_()),
     ]
 )
-"""A record as Kafka knows it."""
+"""A record as Kafka knows it. Of a value that is in columns of its own it is only known that there is one."""
 BATCH_ROWS: Final = 65_536
 
 
@@ -139,13 +140,23 @@ def _plain(batch: Any, paths: Mapping[int, tuple[str, ...]]) -> Any:
 
     names = {name: paths.get(field_id, ("",))[-1] for name, field_id in _HEADER_IDS.items()}
     values = batch.column(value) if value in batch.schema.names else None
+    key, plain, raw = (_bytes(column, len(batch)) for column in (member("key"), values, member("value")))
     return _table(
         _numbers(member("offset"), -1),
         _times(member("timestamp"), member("timestamp_ms"), len(batch)),
         _numbers(member("timestamp_type"), 0),
-        *(_bytes(column, len(batch)) for column in (member("key"), values)),
+        key,
+        pc.coalesce(raw, plain) if raw.null_count < len(raw) else plain,
         _headers(member("headers"), names, len(batch)),
+        _typed(member("schema_id"), raw),
     )
+
+
+def _typed(writers: Any, raw: Any) -> Any:
+    """Rows whose value is what their columns make."""
+    if writers is None or writers.null_count == len(raw):
+        return np.zeros(len(raw), np.bool_)
+    return pc.and_(writers.is_valid(), raw.is_null())
 
 
 def _member(stream: Any, path: tuple[str, ...] | None) -> Any:
@@ -230,11 +241,26 @@ def compared(table: Any, served: Any) -> Difference:
     not_served, not_in_table = np.setdiff1d(ours, theirs), np.setdiff1d(theirs, ours)
     one = table.filter(pa.array(np.isin(ours, theirs))) if not_served.size else table
     other = served.filter(pa.array(np.isin(theirs, ours))) if not_in_table.size else served
+    one, other = _without_typed(one.combine_chunks(), other.combine_chunks())
     return Difference(
         int(not_served[0]) if not_served.size else None,
         int(not_in_table[0]) if not_in_table.size else None,
-        _first_other(one.combine_chunks(), other.combine_chunks()),
+        _first_other(one, other),
     )
+
+
+def _without_typed(table: Any, served: Any) -> tuple[Any, Any]:
+    """With the same value on both sides where the table's is in columns, and one is served."""
+    typed = table.column("is_typed")
+    if not pc.any(typed).as_py():
+        return table, served
+    place, mark = PLAIN.get_field_index("value"), pa.scalar(b"", _BYTES)
+    there = pc.and_(typed, served.column(place).is_valid())
+    one, other = (
+        side.set_column(place, PLAIN.field(place), pc.if_else(is_marked, mark, side.column(place)))
+        for side, is_marked in ((table, typed), (served, there))
+    )
+    return one, other.set_column(PLAIN.get_field_index("is_typed"), PLAIN.field("is_typed"), typed)
 
 
 def _first_other(one: Any, other: Any) -> int | None:
