@@ -45,6 +45,7 @@ UNKNOWN_MAX: Final = 200
 """Ids that nobody knows, of one topic. Whoever sends more is not believed to mean any of them."""
 UNKNOWN_AGAIN_MS: Final = 30_000
 UNKNOWN_AGAIN_MS_MAX: Final = 600_000
+FORGOTTEN_MS: Final = 3_600_000
 WRITERS_AGAIN_MS: Final = 60_000
 """Others make some, too: whoever repairs a table."""
 READ_S_MAX: Final = 20.0
@@ -116,6 +117,17 @@ class _Side:
         framed = {(one.schema_id, one.message): one for one in sorted(self.writers.values(), key=_age) if one.framed}
         return [one for one in self.writers.values() if not one.framed or framed[one.schema_id, one.message] is one]
 
+    def given_up(self, now_ms: int) -> list[Writer]:
+        """Those that are not asked for just now. What was not met for long is forgotten."""
+        for wanted in [one for one, why in self.unknown.items() if why.again_ms + FORGOTTEN_MS < now_ms]:
+            del self.unknown[wanted]
+        return [one.writer for one in self.unknown.values() if one.again_ms > now_ms]
+
+    def has(self, wanted: WantedSchema) -> bool:
+        message = wanted.message if any(wanted.message) else ()
+        known = [one for one in self.writers.values() if one.framed and one.schema_id == wanted.schema_id]
+        return any(one.message == message or one.format != Format.PROTOBUF.value for one in known)
+
     def free_number(self) -> int:
         return min(0, *self.writers, 0) - 1
 
@@ -184,7 +196,7 @@ class TypedTopics:
         settings = read_settings(named.topic.settings)
         topic = await self._topic(table.table_id)
         for wanted in dict.fromkeys(schemas):
-            if len(topic.sides[wanted.part].unknown) < UNKNOWN_MAX:
+            if len(topic.sides[wanted.part].given_up(self._clock.now_ms())) < UNKNOWN_MAX:
                 table = await self._look_up(topic, table, wanted)
         for inferred in dict.fromkeys(shapes):
             side = topic.sides[inferred.part]
@@ -194,12 +206,12 @@ class TypedTopics:
         return Prepared(table, self._typing(topic, settings, numbers))
 
     def _typing(self, topic: _Topic, settings: TopicSettings, numbers: Mapping[Part, int]) -> Typing:
-        sides = topic.sides.values()
+        sides, now_ms = topic.sides.values(), self._clock.now_ms()
         return Typing(
             self._typed(topic.sides[Part.VALUE], settings.value_schema, numbers.get(Part.VALUE, 0)),
             self._typed(topic.sides[Part.KEY], settings.key_schema, numbers.get(Part.KEY, 0)),
             settings.on_invalid,
-            asks=all(len(one.unknown) < UNKNOWN_MAX and len(one.writers) < WRITERS_MAX for one in sides),
+            asks=all(len(one.given_up(now_ms)) < UNKNOWN_MAX and len(one.writers) < WRITERS_MAX for one in sides),
         )
 
     def _typed(self, side: _Side, choice: SchemaChoice, number: int) -> Typed:
@@ -207,9 +219,8 @@ class TypedTopics:
             case Mode.NONE:
                 return Typed()
             case Mode.REGISTRY:
-                now_ms = self._clock.now_ms()
-                given_up = [one.writer for one in side.unknown.values() if one.again_ms > now_ms]
-                return Typed(choice.mode, (*(one for one in side.current() if one.framed), *given_up))
+                framed = [one for one in side.current() if one.framed]
+                return Typed(choice.mode, (*framed, *side.given_up(self._clock.now_ms())))
             case Mode.LATEST | Mode.FIXED:
                 nobody = side.unknown.get(WantedSchema(Part.VALUE, 0))
                 chosen = side.writers.get(number) or (nobody.writer if nobody else None)
@@ -254,6 +265,8 @@ class TypedTopics:
 
     async def _look_up(self, topic: _Topic, table: LoadedTable, wanted: WantedSchema) -> LoadedTable:
         side, schema_id = topic.sides[wanted.part], wanted.schema_id
+        if side.has(wanted):  # several moves may want the same
+            return table
         try:
             source = await self._registry.source_of(CONTEXT, schema_id)
         except (Missing, Rejected) as error:

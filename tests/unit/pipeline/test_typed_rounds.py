@@ -104,6 +104,11 @@ async def test_ever_new_ids_do_not_stop_a_topic(typed: Typed) -> None:
     await typed.append(*(b"\0" + (10_000 + one).to_bytes(4, "big") + b"x" for one in range(500)))
     done = await typed.driving.rounds.run()
     assert (done.records, done.stuck, done.left) == (500, [], False)
+    one = await typed.register(V1)
+    typed.world.clock.ms += UNKNOWN_AGAIN_MS
+    await typed.append(encoded(V1, {"id": 1, "name": "a"}, one))
+    await typed.driving.rounds.run()
+    assert (await typed.rows())[500]["id"] == 1, "nor do they keep others from being known"
 
 
 async def test_stop_says_why(world: World) -> None:
