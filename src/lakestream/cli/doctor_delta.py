@@ -59,7 +59,8 @@ async def _compared(catalog: Catalog, what: str, loaded: LoadedTable, *, wanted:
         behind = f"lacks {plural(len(lacking), 'file')}, and has {len(surplus)} that the table no longer has"
         yield note(what, f"version {state.version} is behind: it {behind}")
     else:
-        yield Finding(what, f"version {state.version} has the table's own {_files(state)}")
+        place = catalog.locations.url_of(root)
+        yield Finding(what, f"version {state.version} has the table's own {_files(state)}; it is {place}")
 
 
 def _files(state: State) -> str:

@@ -352,7 +352,8 @@ async def test_doctor_compares_files(lake: Lake) -> None:
     await lake.move(many(0, 5))
     await lake.move(many(5, 10))
     await mirror.look()
-    assert await said_by_doctor(lake) == ["ok version 0 has the table's own 2 files"]
+    place = f"file://{await root(lake)}"
+    assert await said_by_doctor(lake) == [f"ok version 0 has the table's own 2 files; it is {place}"]
     await lake.replace([await lake.foreign_file(rows_of(many(0, 9)).cast(SCHEMA))])
     behind_it = "note version 0 is behind: it lacks 1 file, and has 2 that the table no longer has"
     assert await said_by_doctor(lake) == [behind_it]
