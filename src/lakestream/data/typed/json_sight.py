@@ -4,9 +4,12 @@ Python looks at a thousand values at most at a time (`json_infer.py` chooses the
 """
 
 import json
+import math
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from lakestream.data.typed import kernels_json_write as write
@@ -15,6 +18,7 @@ from lakestream.schemas.json.parts import NOTHING, RAW, Many, Named, Part, Read,
 
 TEXTS_MAX: Final = 64
 """Numbers and moments of a place that its manner is learnt from."""
+DOUBLES_MAX: Final = 1_000
 KEYS_MAX: Final = 1_000
 """Of one record. Keys beyond are data, and have no columns."""
 MAP_KEYS_MIN: Final = 200
@@ -201,16 +205,14 @@ class Sight:
         void = max(voids, key=lambda one: (voids[one], bool(one)))
         keys = {key: self.keys[key].manner(double, self.objects - self.present[key]) for key in self.order()}
         each = self.each.manner(double) if self.each is not None else None
-        return Manner(void if voids[void] else "", self._double(double), self._moment(), keys, each)
+        return Manner(void if voids[void] else "", _spelling_of(self.texts, double), self._moment(), keys, each)
 
-    def _double(self, otherwise: str) -> str:
-        """The first of those that would have spelled most of the numbers so."""
-        numbers = [(text, float(text)) for text in self.texts]
-
-        def hits(name: str) -> int:
-            return sum(spelled(number, DOUBLES[name]) == text for text, number in numbers if abs(number) < float("inf"))
-
-        return max((otherwise, *DOUBLES), key=hits)
+    def doubles(self) -> Iterator[str]:
+        """The telling ones of all places."""
+        if "number" in self.kinds:
+            yield from self.texts
+        for below in (*self.keys.values(), *((self.each,) if self.each is not None else ())):
+            yield from below.doubles()
 
     def _moment(self) -> MomentForm:
         found = [match for text in self.moments if (match := _MOMENT.fullmatch(text))]
@@ -221,6 +223,16 @@ class Sight:
         gap = next((match[1] for match in found if match[1]), "T")
         kind = write.AS_Z if zone == "Z" else write.AS_OFFSET if zone else write.NO_ZONE
         return MomentForm(_digits(digits), _minutes(zone), kind, ord(gap))
+
+
+def _spelling_of(texts: Iterable[str], otherwise: str) -> str:
+    """The first of the forms that most of these doubles are spelled in."""
+    numbers = [(text, number) for text in texts if math.isfinite(number := float(text))]
+
+    def hits(name: str) -> int:
+        return sum(spelled(number, DOUBLES[name]) == text for text, number in numbers)
+
+    return max((otherwise, *DOUBLES), key=hits)
 
 
 def _digits(seen: set[int]) -> int:
@@ -287,7 +299,7 @@ class Spelling:
         }
         if marks["ascii"] > marks["raw"] or (not marks["raw"] and comma == ", "):
             escapes.add("ascii")
-        manner = root.manner("python" if comma == ", " else "js")
+        manner = root.manner(_spelling_of(islice(root.doubles(), DOUBLES_MAX), "python" if comma == ", " else "js"))
         return Style(comma, colon, frozenset(escapes), replace(manner, void="null"))
 
     @staticmethod

@@ -323,6 +323,20 @@ def _number(at: Long, end: Long) -> tuple[Long, Long, Long, Long]:
 
 
 @inlined
+def _as_integer(digits: Long, power: Long, kind: Long) -> tuple[Long, bool]:
+    """A number that is whole, however it is spelled: 1.0, 1e3."""
+    if kind & 2:
+        return digits, False
+    while power < 0 and digits % np.uint64(10) == 0 and digits != 0:
+        digits //= np.uint64(10)
+        power += 1
+    while power > 0 and digits < np.uint64(2**59):
+        digits *= np.uint64(10)
+        power -= 1
+    return digits, bool(power == 0 or digits == 0)
+
+
+@inlined
 def _double_bits(digits: Long, power: Long) -> tuple[Long, bool]:
     """The nearest double, without its sign, as bits; False: that needs more care (Eisel and Lemire's algorithm)."""
     if digits == 0:
@@ -757,10 +771,13 @@ def read_values(
                     problem = np.int64(NO_JSON)
                     break
                 minus = char == _MINUS
-                if kind == 0 and digits <= np.uint64(0x7FFFFFFFFFFFFFFF) + np.uint64(minus):
+                whole, is_whole = digits, kind == 0
+                if kind != 0 and places[place, NUMBER] < 0:
+                    whole, is_whole = _as_integer(digits, power, kind)
+                if is_whole and whole <= np.uint64(0x7FFFFFFFFFFFFFFF) + np.uint64(minus):
                     node = places[place, INTEGER]
                 if node >= 0:
-                    number = -np.int64(digits) if minus else np.int64(digits)
+                    number = -np.int64(whole) if minus else np.int64(whole)
                     read = nodes[node, READ]
                     if read != READ_LONG:
                         limit = np.int64(2**31) if read <= READ_DAYS else np.int64(9 * 10**15)

@@ -619,6 +619,9 @@ def write_values(
                         out += comma_size
                     if read == NAMED:
                         slot = base[holder + 1] + row
+                        if not valid[slot]:
+                            is_sayable = False
+                            break
                         out = _put_string(out, limit, bits[slot], more[slot], escapes)
                         if out < 0:
                             return np.int64(value)

@@ -167,6 +167,14 @@ def test_what_does_not_fit_is_a_problem_of_its_value_alone(text: bytes, reason: 
         assert re.search(reason, codec.reason(int(decoded.problems[1])))
 
 
+def test_a_number_that_is_whole_is_an_integer_however_it_is_spelled() -> None:
+    values = [b'{"a": 1.0}', b'{"a": -12.3e1}', b'{"a": 5e18}', b'{"a": 0.00}', b'{"a": 1e19}', b'{"a": 1.5}']
+    decoded, back = through(codec_for(record(a=INTEGER)), values)
+    assert [row and row["a"] for row in rows(decoded)] == [1, -123, 5 * 10**18, 0, None, None]
+    assert decoded.problems[:4].tolist() == [0, 0, 0, 0]
+    assert back[:2] == [b'{"a": 1}', b'{"a": -123}']
+
+
 def test_null_values_have_neither_columns_nor_problems() -> None:
     decoded, back = through(codec_for(record(a=INTEGER)), [None, b'{"a": 1}', None])
     assert back == [None, b'{"a": 1}', None]

@@ -150,6 +150,8 @@ def test_how_doubles_are_spelled_is_told_by_those_that_tell() -> None:
     assert all_come_back(located([*prices, b'{"p":68.0}', b'{"p":1.0E-7}']))
     known = writer(learnt(located(prices)))
     assert given_back(located([b'{"p":68}']), json_codec(known)).all(), "who writes no spaces writes no .0"
+    told = writer(learnt(located([b'{"p":%d.5,"q":1.0}' % i for i in range(10)])))
+    assert given_back(located([b'{"p":68.0,"q":2.5}']), json_codec(told)).all(), "but for who does elsewhere"
 
 
 def test_moments_are_learnt_for_schemas_that_have_them() -> None:
