@@ -3,8 +3,9 @@ pipeline, changed by Spark through Iceberg, and read as a Delta table by delta-r
 """
 
 import asyncio
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from deltalake import DeltaTable, QueryBuilder
 from duckdb_extensions import import_extension  # type: ignore[import-untyped]
+from pyiceberg.types import TimeType
 from tests.integration.engines import Rows, Spark, duckdb_of, pyiceberg_of, spark_of
-from tests.integration.kafka_clients import Confluent
+from tests.integration.kafka_clients import Confluent, Record
 from tests.integration.programs import cluster_of
 from tests.integration.test_history_clients import made, move
 
@@ -66,16 +70,27 @@ def environment_of(cluster: Brokers) -> Iterator[None]:
 class Topic:
     """And its tables."""
 
-    def __init__(self, cluster: Brokers, name: str) -> None:
+    def __init__(self, cluster: Brokers, name: str, configs: Mapping[str, str] | None = None) -> None:
         self.cluster, self.name = cluster, name
         self.client = Confluent(cluster.bootstrap)
-        self.client.create_topic(name, partitions=2, configs=BOTH)
+        self.client.create_topic(name, partitions=2, configs={**BOTH, **(configs or {})})
         self.count = 0
 
     def grow(self, count: int) -> None:
         self.client.produce(self.name, made(self.count, self.count + count))
         self.count += count
         move(self.cluster)
+
+    def send(self, values: Sequence[Any]) -> None:
+        self.client.produce(self.name, [Record(json.dumps(value).encode()) for value in values])
+        move(self.cluster)
+
+    def alter(self, setting: str, value: str) -> None:
+        """What Kafka says to it is raised."""
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, self.name, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result(30)
 
     @property
     def root(self) -> str:
@@ -121,6 +136,16 @@ class Topic:
     def iceberg(self, value: str = "value") -> Rows:
         with duckdb_of(self.cluster) as connection:
             return self._duckdb(connection, f"lake.default.{self.name}", value)
+
+    def iceberg_query(self, columns: str) -> Rows:
+        with duckdb_of(self.cluster) as connection:
+            return sorted(connection.execute(f"SELECT {columns} FROM lake.default.{self.name}").fetchall())
+
+    def delta_query(self, columns: str, where: str = "") -> Rows:
+        with duckdb_of(self.cluster) as connection:
+            import_extension("delta")
+            connection.execute("LOAD delta")
+            return sorted(connection.execute(f"SELECT {columns} FROM delta_scan('{self.root}') {where}").fetchall())
 
     def _duckdb(self, connection: duckdb.DuckDBPyConnection, table: str, value: str) -> Rows:
         query = f'SELECT _stream.partition, _stream."offset", "{value}" FROM {table}'
@@ -204,3 +229,30 @@ def test_in_a_bucket(bucket: Brokers) -> None:
     assert len(wanted) == 200
     assert topic.by_delta_rs() == wanted
     assert topic.by_duckdb() == wanted
+
+
+def test_columns_of_values(cluster: Brokers) -> None:
+    """Found in plain JSON, renamed by somebody, joined by more: in both tables the same."""
+    topic = Topic(cluster, "typed", {"lakestream.value.schema": "json"})
+    values = [{"id": at, "name": f"n{at}", "price": at / 8, "tags": ["a", "b"], "by": {"who": "x"}} for at in range(20)]
+    topic.send(values[:10])
+    catalog = pyiceberg_of(cluster)
+    with catalog.load_table("default.typed").update_schema() as update:
+        update.rename_column("name", "title")
+        update.rename_column("by.who", "author")
+    topic.send([value | {"more": True} for value in values[10:]])
+    columns = 'id, title, price, tags, "by".author, more'
+    wanted = topic.iceberg_query(columns)
+    assert [row[:4] for row in wanted] == [(one["id"], one["name"], one["price"], one["tags"]) for one in values]
+    assert topic.delta_query(columns) == wanted
+    assert topic.delta_query(f"{columns}", "WHERE title = 'n3' AND \"by\".author = 'x'") == [wanted[3]]
+    assert {row[-1] for row in wanted} == {None, True}
+
+
+def test_what_delta_cannot_say_is_refused(cluster: Brokers) -> None:
+    topic = Topic(cluster, "refused", {"lakestream.table.formats": "iceberg"})
+    topic.grow(10)
+    with pyiceberg_of(cluster).load_table("default.refused").update_schema() as update:
+        update.add_column("at", TimeType())
+    with pytest.raises(KafkaException, match="no delta, since column at is of type time, which Delta does not have"):
+        topic.alter("lakestream.table.formats", "iceberg,delta")
