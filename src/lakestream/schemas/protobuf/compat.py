@@ -1,8 +1,8 @@
 """What keeps one Protobuf schema from reading values of another. The rules are those that Confluent documents.
 
 Fields are known by their numbers and messages by their names below the package. Fine: fields and messages added, fields
-removed, renames, new packages, anything in an enumeration, one field moved into a new oneof, types within one of the
-groups below, and text, bytes or messages that begin or cease to be repeated.
+removed, renames, new packages, anything in an enumeration, one field moved into a new oneof or out of one, types within
+one of the groups below, and text, bytes or messages that begin or cease to be repeated.
 """
 
 from collections.abc import Iterator
@@ -91,34 +91,31 @@ class _Comparison:
             yield f"the field {said} changed from {_kind(older)} to {_kind(newer)}"
         elif newer.message_type is not None and older.message_type is not None:
             now, before = newer.message_type, older.message_type
-            if self._name(now, self._newer) != self._name(before, self._older):
+            if _name(now) != _name(before):
                 yield f"the field {said} changed from {_kind(older)} to {_kind(newer)}"
             else:
                 self._waiting.append((now, before))
 
-    @staticmethod
-    def _name(message: Descriptor, file: FileDescriptor) -> str:
-        """A schema may move to another package, with all that is in its package."""
-        return _below(message.full_name, file.package) if message.file.package == file.package else message.full_name
-
 
 def _oneofs(newer: Descriptor, older: Descriptor) -> Iterator[str]:
-    before = {oneof.name: {field.number: field for field in oneof.fields} for oneof in _real_oneofs(older)}
-    alone = {
-        field.number for field in older.fields if field.number not in {n for each in before.values() for n in each}
-    }
+    """Values have at most one field of a oneof. So fields may be together in one only if they were so before: of two
+    that could both be set, one would be lost. And who reads that none is set must not miss one that is not known."""
+    homes = {field.number: oneof.name for oneof in _real_oneofs(older) for field in oneof.fields}
     for oneof in _real_oneofs(newer):
-        members = {field.number: field for field in oneof.fields}
-        moved = [field for number, field in members.items() if number in alone]
-        if oneof.name in before:
-            for number, field in before[oneof.name].items():
-                if number not in members:
-                    yield f"the field {_said(field)} was removed from the oneof {oneof.name}"
-            for field in moved:
-                yield f"the field {_said(field)} was moved into the oneof {oneof.name}, which was there before"
-        elif len(moved) > 1:
-            names = ", ".join(field.name for field in moved)
+        known = [field for field in oneof.fields if field.number in older.fields_by_number]
+        if len({homes.get(field.number, field.number) for field in known}) < 2:
+            continue
+        if oneof.name in homes.values():
+            for field in known:
+                if homes.get(field.number) != oneof.name:
+                    yield f"the field {_said(field)} was moved into the oneof {oneof.name}, which was there before"
+        else:
+            names = ", ".join(field.name for field in known)
             yield f"the fields {names} of {newer.full_name} were moved into one oneof, {oneof.name}"
+    for oneof in _real_oneofs(older):
+        gone = [field for field in oneof.fields if field.number not in newer.fields_by_number]
+        if len(gone) < len(oneof.fields):
+            yield from (f"the field {_said(field)} was removed from the oneof {oneof.name}" for field in gone)
 
 
 def _real_oneofs(message: Descriptor) -> Iterator[OneofDescriptor]:
@@ -140,6 +137,11 @@ def _messages(file: FileDescriptor) -> dict[str, Descriptor]:
             found[_below(message.full_name, file.package)] = message
             waiting += message.nested_types
     return found
+
+
+def _name(message: Descriptor) -> str:
+    """A message may move to another package, or file: values do not say where it is from."""
+    return _below(message.full_name, message.file.package)
 
 
 def _below(name: str, package: str) -> str:
