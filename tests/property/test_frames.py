@@ -1,5 +1,6 @@
 """Frames ⇄ Arrow, for any shape and values: what goes in comes out, whatever kind of column it was."""
 
+import decimal
 import os
 import uuid
 from typing import Any
@@ -141,3 +142,35 @@ def test_columns_that_do_not_fit_are_named(array: Any, kind: Any, says: str) -> 
     with pytest.raises(Corrupt) as caught:
         framed(pa.StructArray.from_arrays([array], ["c"]), Struct((Field("c", kind),)))
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("key", [Kind.STRING, Kind.INT, Kind.DECIMAL])
+def test_a_map_that_has_a_key_twice_is_null(key: Kind) -> None:
+    """DuckDB reads nothing of a table that has such a map."""
+
+    def entries(*numbers: int) -> list[Any]:
+        made = {Kind.STRING: str, Kind.INT: int, Kind.DECIMAL: decimal.Decimal}[key]
+        return [(made(number), number) for number in numbers]
+
+    kind = Primitive(key, precision=20) if key is Kind.DECIMAL else Primitive(key)
+    shape = Struct((Field("m", MapOf(kind, Primitive(Kind.INT))), Field("i", Primitive(Kind.INT))))
+    maps = [entries(1, 2), entries(3, 4, 3), None, [], entries(*range(50)), entries(*range(50), 49), entries(7)]
+    array = pa.array([{"m": one, "i": 5} for one in maps], arrow_type(shape))
+    found = plain(written(framed(array, shape)))
+    wanted = [one if place not in (1, 5) else None for place, one in enumerate(maps)]
+    assert found == [{"m": one, "i": 5} for one in wanted]
+    for views in (False, True):
+        picked = written(framed(array, shape), views=views, rows=np.array([5, 4, 1, 0]))
+        assert plain(picked) == [{"m": wanted[row], "i": 5} for row in (5, 4, 1, 0)]
+
+
+def test_keys_that_were_made_to_meet_cost_no_time() -> None:
+    shape = Struct((Field("m", MapOf(Primitive(Kind.LONG), Primitive(Kind.INT))),))
+    count = 1 << 17
+    # What is the same in the lower bits of the product is the same place in the table.
+    keys = pa.array((np.arange(count, dtype=np.int64) << 40).tolist(), pa.int64())
+    values = pa.nulls(count, pa.int32())
+    entries = pa.StructArray.from_arrays([keys, values], ["key", "value"])
+    kind = arrow_type(shape).field(0).type
+    maps = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([0, count], np.int32))], children=[entries])
+    assert len(written(framed(pa.StructArray.from_arrays([maps], ["m"]), shape))) == 1

@@ -19,8 +19,12 @@ from lakestream.data.table.compiled import Longs
 from lakestream.data.table.located import Located
 from lakestream.data.typed.frame import Frame, Layout
 from lakestream.data.typed.kernels_arrow import (
+    BYTES,
+    NARROW,
     OVERFLOW,
+    WIDE,
     ends_of,
+    find_twins,
     find_windows,
     list_ends,
     put_bytes,
@@ -48,6 +52,7 @@ _BYTES: Final = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
 )
+_WITH_BYTES: Final = (Kind.STRING, Kind.BINARY, Kind.FIXED, Kind.UUID)
 _VIEW_SIZE, _DECIMAL_SIZE, _UUID_SIZE = 16, 16, 16
 
 
@@ -69,7 +74,7 @@ def arrow_type(kind: Type, *, views: bool = False) -> Any:
 
 def to_arrow(frame: Frame, kind: Any = None, *, rows: Longs | None = None, held: tuple[Any, ...] = ()) -> Any:
     """A `pyarrow.StructArray` with the frame's columns, in the type asked for (a struct of the same form, whose fields
-    may have numbers and other names), of all rows or of some, in the order given.
+    may have numbers and other names), of all rows or of some, in the order given. A map with a key twice is null.
 
     `held`: what addresses point into; views need it for as long as they live.
     """
@@ -110,6 +115,8 @@ class _Out:
 
     def _lists(self, node: int, kind: Any, rows: Longs | None, valid: NDArray[np.uint8]) -> Any:
         firsts, counts = self._of(self.frame.bits, node, rows), self._of(self.frame.more, node, rows)
+        if isinstance(self.frame.layout.types[node], MapOf):
+            valid = self._without_twins(node, valid, firsts, counts)
         ends = _room(len(valid) + 1, np.int32)
         below = None
         if list_ends(valid, firsts, counts, ends) == OVERFLOW:
@@ -120,6 +127,19 @@ class _Out:
             keys, values = self.array(node + 1, kind.key_type, below), self.array(node + 2, kind.item_type, below)
             children = [pa.StructArray.from_arrays([keys, values], fields=[kind.key_field, kind.item_field])]
         return _made(kind, valid, [pa.py_buffer(ends)], children)
+
+    def _without_twins(self, node: int, valid: NDArray[np.uint8], firsts: Longs, counts: Longs) -> NDArray[np.uint8]:
+        """A map that has a key twice is null: there are engines that would not read the table any more."""
+        key = self.frame.layout.types[node + 1]
+        assert isinstance(key, Primitive), "keys of maps are no structs"
+        how = BYTES if key.kind in _WITH_BYTES else WIDE if key.kind is Kind.DECIMAL else NARROW
+        largest = int(np.where(valid, counts, 0).max(initial=0))
+        if largest < 2:
+            return valid
+        bits, more = self._of(self.frame.bits, node + 1, None), self._of(self.frame.more, node + 1, None)
+        twins = np.zeros(len(valid), np.uint8)
+        found = find_twins(valid, firsts, counts, bits, more, how, 1 << (2 * largest - 1).bit_length(), twins)
+        return valid & (1 - twins) if found else valid
 
     def _leaf(self, shape: Primitive, kind: Any, valid: NDArray[np.uint8], bits: Longs, more: Longs) -> Any:
         match shape.kind:

@@ -4,9 +4,12 @@ from typing import Final
 
 import numpy as np
 
-from lakestream.data.table.compiled import Array, Long, copy, inlined, kernel, memory
+from lakestream.data.table.compiled import Array, Long, byte_at, copy, inlined, kernel, memory
 
 OVERFLOW: Final = -1
+NARROW, WIDE, BYTES = range(3)
+"""Keys of maps: a number in `bits`, one in both, or bytes."""
+_TRIES_MIN, _TRIES_EACH = 1024, 16
 _INLINE_MAX: Final = 12
 _SPAN_BITS: Final = 30
 """Of the addresses that one buffer of a column of views may hold the beginnings of: positions have 31 bits."""
@@ -123,3 +126,52 @@ def list_ends(valid: Array, firsts: Array, counts: Array, ends: Array) -> int:
         for row in range(valid.size + 1):
             ends[row] = 0
     return 0
+
+
+@inlined
+def _hash(bits: Long, more: Long, how: Long) -> Long:
+    found = np.int64(-3750763034362895579)
+    if how == BYTES:
+        for place in range(bits, bits + more):
+            found = (found ^ byte_at(place)) * np.int64(1099511628211)
+    else:
+        found = (found ^ bits) * np.int64(1099511628211)
+        if how == WIDE:
+            found = (found ^ more) * np.int64(1099511628211)
+    return found ^ (found >> np.int64(29))
+
+
+@inlined
+def _is_same(bits: Array, more: Array, one: Long, other: Long, how: Long) -> bool:
+    if how != BYTES:
+        return bool(bits[one] == bits[other] and (how != WIDE or more[one] == more[other]))
+    place, size = np.int64(0), more[one]
+    if size != more[other]:
+        return False
+    while place < size and byte_at(bits[one] + place) == byte_at(bits[other] + place):
+        place += 1
+    return bool(place == size)
+
+
+@kernel("int64(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, uint8[::1])")
+def find_twins(
+    valid: Array, firsts: Array, counts: Array, bits: Array, more: Array, how: int, room: int, twins: Array
+) -> int:
+    """Maps that have a key twice: how many. `room`: twice the entries of the largest, a power of two. A map whose keys
+    were made to meet in one place counts as one of them: nobody is to wait for it."""
+    table, stamps, found = np.empty(room, np.int64), np.full(room, -1, np.int64), 0
+    for row in range(valid.size):
+        if not valid[row] or counts[row] < 2:
+            continue
+        tries = np.int64(_TRIES_MIN) + _TRIES_EACH * counts[row]
+        for key in range(firsts[row], firsts[row] + counts[row]):
+            place = _hash(bits[key], more[key], how) & (room - 1)
+            while stamps[place] == row and tries > 0 and not _is_same(bits, more, table[place], key, how):
+                place = (place + 1) & (room - 1)
+                tries -= 1
+            if stamps[place] == row:
+                twins[row] = 1
+                found += 1
+                break
+            table[place], stamps[place] = key, row
+    return found

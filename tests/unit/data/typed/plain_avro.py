@@ -116,7 +116,8 @@ def values(type_: AvroType, depth: int = 6) -> st.SearchStrategy[Any]:
         case Array(items):
             return st.lists(values(items, depth - 1), max_size=3 if depth > 0 else 0)
         case Map(inner):
-            return st.lists(st.tuples(st.text(max_size=15), values(inner, depth - 1)), max_size=3 if depth > 0 else 0)
+            entries = st.tuples(st.text(max_size=15), values(inner, depth - 1))
+            return st.lists(entries, max_size=3 if depth > 0 else 0, unique_by=lambda entry: entry[0])
         case Union(branches):
             places = list(range(len(branches)))
             nulls = [place for place in places if is_null(branches[place])]

@@ -50,7 +50,8 @@ def values(kind: Type) -> st.SearchStrategy[Any]:
         case ListOf(element):
             return st.lists(st.none() | values(element), max_size=3)
         case MapOf(key, value):
-            return st.lists(st.tuples(values(key), st.none() | values(value)), max_size=3)
+            entries = st.tuples(values(key), st.none() | values(value))
+            return st.lists(entries, max_size=3, unique_by=lambda entry: entry[0])
         case Primitive():
             return _leaves(kind)
 

@@ -9,6 +9,7 @@ from tests.unit.data.typed.frames import bytes_of, rows_of
 from tests.unit.data.typed.plain_avro import long, sized
 
 from lakestream.data.table.located import Located
+from lakestream.data.typed.arrow import from_arrow, to_arrow
 from lakestream.data.typed.codec import Codec
 from lakestream.data.typed.codecs import codec_of
 from lakestream.errors import Rejected
@@ -121,6 +122,18 @@ def test_the_first_nanosecond_does_not_wrap_around() -> None:
     made = codec(record(a={"type": "long", "logicalType": "timestamp-nanos"}))
     assert columns(made, long(-(2**63))) == [{"a": -9_223_372_036_854_776}]
     assert rewritten(made, long(-(2**63))) == [None]
+
+
+def test_a_map_with_a_key_twice_keeps_its_bytes() -> None:
+    """Its column is null: engines would not read the table any more."""
+    made = codec(record(a={"type": "map", "values": "int"}, b="int"))
+    entry = sized(b"x") + long(1)
+    values = [long(2) + entry + entry + long(0) + long(7), long(1) + entry + long(0) + long(7)]
+    decoded = made.decode(Located.of(pa.array(values, pa.binary())))
+    array = to_arrow(decoded.frame, held=decoded.held)
+    assert array.to_pylist() == [{"a": None, "b": 7}, {"a": [("x", 1)], "b": 7}]
+    again = from_arrow(array, decoded.frame.layout)
+    assert bytes_of(made.encode(again.frame)) == [None, values[1]]
 
 
 def test_what_holds_itself_is_passed_over() -> None:
