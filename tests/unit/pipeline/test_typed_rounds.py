@@ -11,6 +11,7 @@ from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 from lakestream.catalog.shapes import schema_of
 from lakestream.catalog.updates import AddSchema, SetCurrentSchema
 from lakestream.pipeline.typed_topics import UNKNOWN_AGAIN_MS
+from lakestream.schemas.model import Format
 
 
 @pytest.fixture
@@ -221,3 +222,66 @@ async def test_a_dropped_column_stops_the_topic_with_a_reason(typed: Typed) -> N
     fresh.changed.look_again([typed.partition])
     done = await fresh.rounds.run()
     assert "column name, which values are made of again, was dropped" in done.stuck[0]
+
+
+def framed(schema_id: int, message: bytes, value: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4, "big") + message + value
+
+
+async def test_messages_of_one_protobuf_schema_and_fields_by_number(typed: Typed) -> None:
+    one = await typed.register(
+        'syntax = "proto3"; message A { int32 id = 1; string name = 2; } message B { int32 id = 1; string note = 2; }',
+        kind=Format.PROTOBUF,
+    )
+    two = await typed.register(
+        'syntax = "proto3"; message A { int32 id = 1; string title = 2; string name = 3; }', kind=Format.PROTOBUF
+    )
+    first, second = b"\x08\x05\x12\x01a", b"\x08\x06\x12\x01b"
+    await typed.append(framed(one, b"\0", first), framed(one, b"\x02\x02", second))
+    await typed.driving.rounds.run()
+    assert await typed.columns() == {"id": "int", "name": "string", "note": "string"}
+    await typed.append(framed(two, b"\0", b"\x08\x07\x12\x01c\x1a\x01d"), framed(one, b"\x04\x08\x02", b"x"))
+    done = await typed.driving.rounds.run()
+    assert (done.records, done.stuck) == (2, [])
+    # Number 2 of A has another name now, and its old name belongs to number 3. In B number 2 is what it was.
+    assert await typed.columns() == {"id": "int", "title": "string", "note": "string", "name": "string"}
+    table = await typed.driving.catalog.load_id(typed.partition.topic_id)
+    ids = {one["name"]: one["id"] for one in schema_of(table.metadata)["fields"]}
+    writers = (await typed.driving.catalog.writers.all(typed.partition.topic_id)).values
+    bound = {number: [bound.field_id for bound in writer.columns if bound] for number, writer in writers.items()}
+    assert bound == {
+        one: [ids["id"], ids["title"]],
+        -1: [ids["id"], ids["note"]],
+        two: [ids["id"], ids["title"], ids["name"]],
+    }
+    assert [raw(row) is None for row in await typed.rows()] == [True, True, True, False]
+
+
+async def test_plain_json_is_widened_as_it_comes(world: World) -> None:
+    typed = await Typed.start(world, {"lakestream.value.schema": "json"})
+    await typed.append(b'{"a":1}', b'{"a":2,"b":{"c":"x"}}')
+    await typed.driving.rounds.run()
+    assert await typed.columns() == {"a": "long", "b": _struct_of("c", 18)}
+    await typed.append(b'{"a":1.5,"b":{"c":"y","d":true}}', b'{"a":"text"}', b"[1, 2]", b"{", None)
+    done = await typed.driving.rounds.run()
+    assert (done.records, done.stuck) == (5, [])
+    assert list(await typed.columns()) == ["a", "b", "a_double", "a_string"]
+    rows = await typed.rows()
+    assert [(row["a"], row.get("a_double"), (row["b"] or {}).get("c"), raw(row)) for row in rows] == [
+        (1, None, None, None),
+        (2, None, "x", None),
+        (None, 1.5, "y", None),
+        (None, None, None, None),
+        (None, None, None, b"[1, 2]"),
+        (None, None, None, b"{"),
+        (None, None, None, None),
+    ]
+    runs = len(typed.driving.job.runs)
+    await typed.append(b'{"a":3}', b'{"a":2.5}')
+    await typed.driving.rounds.run()
+    assert len(typed.driving.job.runs) == runs + 1, "nothing is new"
+    typed.close()
+
+
+def _struct_of(name: str, number: int) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"id": number, "name": name, "required": False, "type": "string"}]}

@@ -48,9 +48,10 @@ class Typed:
         await world.topics.set("t", settings)
         return cls(world, await world.broker(), await Driving.start(world), partition)
 
-    async def register(self, schema: dict[str, Any], subject: str = "t-value") -> int:
+    async def register(self, schema: dict[str, Any] | str, subject: str = "t-value", kind: Format = Format.AVRO) -> int:
         await self.registry.change(lambda _: Configured("", {"compatibilityLevel": "NONE"}))
-        wanted = Wanted(subject=parse(subject), format=Format.AVRO, text=json.dumps(schema))
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        wanted = Wanted(subject=parse(subject), format=kind, text=text)
         return (await self.registry.register(wanted)).version.id
 
     async def append(self, *values: bytes | None, keys: list[bytes | None] | None = None) -> None:

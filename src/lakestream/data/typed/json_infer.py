@@ -24,7 +24,7 @@ from lakestream.data.table.compiled import Longs
 from lakestream.data.table.located import Located
 from lakestream.data.typed import kernels_json_read as read
 from lakestream.data.typed.json_codec import JsonCodec, JsonDecoded, json_codec, part_of_text
-from lakestream.data.typed.json_sight import KEYS_MAX, Sight, Spelling, parsed
+from lakestream.data.typed.json_sight import KEYS_MAX, PARTS_MAX, Budget, Sight, Spelling, parsed, size_of
 from lakestream.data.typed.json_style import PYTHON, Manner, Style, written
 from lakestream.data.typed.kernels_values import differing
 from lakestream.model import KiB, MiB
@@ -69,21 +69,44 @@ def infer(values: Located, known: Part = NOTHING) -> Learnt | None:
 
     None: there is no column in them yet, or none of them is JSON.
     """
-    looks = _Looks(values)
+    looks = _Looks(values, objects_only=_are_objects(values, known))
     looks.at(np.flatnonzero(values.size >= 0))
-    part = grown(known, looks.root.part())
+    part = _bounded(known, looks.root.whole())
     for _ in range(LOOKS_MAX - 1):
         if not looks.root.has_columns():
             return None
         odd = _odd(JsonCodec(part).decode(values))
         if not odd.size or not looks.at(odd):
             break
-        wider = grown(part, looks.root.part())
+        wider = _bounded(part, looks.root.whole())
         if wider == part:
             break
         part = wider
     style = looks.style()
     return Learnt(described(part), written(replace(style, root=_pruned(style.root, part))), shape_of(part))
+
+
+def _are_objects(values: Located, known: Part) -> bool:
+    """Then a stray number or list is none of the topic's values, and keeps its bytes. If it were one, all columns would
+    have to be below another one, to leave room for it."""
+    if known.variants:
+        return all(isinstance(variant, Record) for variant in known.variants)
+    sample = [place for place in range(min(len(values.size), SAMPLE_COUNT)) if 0 < values.size[place] <= VALUE_SIZE_MAX]
+    return 2 * sum(_is_object(_text(values, place)) for place in sample) >= len(sample)
+
+
+def _is_object(text: bytes) -> bool:
+    return text.lstrip()[:1] == b"{"
+
+
+def _text(values: Located, place: int) -> bytes:
+    return ctypes.string_at(int(values.address[place]), int(values.size[place]))
+
+
+def _bounded(known: Part, seen: Part) -> Part:
+    """What is too much for a table does not grow."""
+    wider = grown(known, seen)
+    return wider if size_of(wider) <= PARTS_MAX else known
 
 
 def _pruned(manner: Manner, part: Part) -> Manner:
@@ -153,10 +176,12 @@ def given_back(values: Located, codec: JsonCodec) -> NDArray[np.bool_]:
 class _Looks:
     """Samples, and all that was seen in them."""
 
-    def __init__(self, values: Located) -> None:
+    def __init__(self, values: Located, *, objects_only: bool = False) -> None:
+        self._objects_only: Final = objects_only
         self.root: Final = Sight()
         self.seen = 0
         self._spelling: Final = Spelling()
+        self._budget: Final = Budget()
         self._values: Final = values
         self._done: Final[set[int]] = set()
 
@@ -175,11 +200,13 @@ class _Looks:
         return bool(chosen)
 
     def _look(self, text: bytes) -> None:
+        if self._objects_only and not _is_object(text):
+            return
         try:
             value = parsed(text)
         except (ValueError, RecursionError):
             return
-        self.root.see(value)
+        self.root.see(value, self._budget)
         self._spelling.see(text)
         self.seen += 1
 
