@@ -146,7 +146,7 @@ def test_columns_that_do_not_fit_are_named(array: Any, kind: Any, says: str) -> 
 
 @pytest.mark.parametrize("key", [Kind.STRING, Kind.INT, Kind.DECIMAL])
 def test_a_map_that_has_a_key_twice_is_null(key: Kind) -> None:
-    """DuckDB reads nothing of a table that has such a map."""
+    """DuckDB fails on a table that has such a map."""
 
     def entries(*numbers: int) -> list[Any]:
         made = {Kind.STRING: str, Kind.INT: int, Kind.DECIMAL: decimal.Decimal}[key]

@@ -129,7 +129,7 @@ class _Out:
         return _made(kind, valid, [pa.py_buffer(ends)], children)
 
     def _without_twins(self, node: int, valid: NDArray[np.uint8], firsts: Longs, counts: Longs) -> NDArray[np.uint8]:
-        """A map that has a key twice is null: there are engines that would not read the table any more."""
+        """A map that has a key twice is null: there are engines that fail on the whole table (DuckDB does)."""
         key = self.frame.layout.types[node + 1]
         assert isinstance(key, Primitive), "keys of maps are no structs"
         how = BYTES if key.kind in _WITH_BYTES else WIDE if key.kind is Kind.DECIMAL else NARROW

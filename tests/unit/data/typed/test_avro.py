@@ -125,7 +125,7 @@ def test_the_first_nanosecond_does_not_wrap_around() -> None:
 
 
 def test_a_map_with_a_key_twice_keeps_its_bytes() -> None:
-    """Its column is null: engines would not read the table any more."""
+    """Its column is null: there are engines that fail on such a map."""
     made = codec(record(a={"type": "map", "values": "int"}, b="int"))
     entry = sized(b"x") + long(1)
     values = [long(2) + entry + entry + long(0) + long(7), long(1) + entry + long(0) + long(7)]
