@@ -24,6 +24,12 @@ KEYS_MAX: Final = 1_000
 MAP_KEYS_MIN: Final = 200
 MAP_FILL_MAX: Final = 0.1
 """An object with so many keys, of which each object has so few, is a map."""
+SIGHTS_MAX: Final = 20_000
+"""Places that are told apart, all together. Who sends more of them has no shape."""
+PARTS_MAX: Final = 2_000
+"""Columns, about, of one shape."""
+_KEYS_INSIDE: Final = (KEYS_MAX, 200, 50, 10)
+"""Of a record in another. What has more is kept as its text, where all together would be too many."""
 DEPTH_MAX: Final = 30
 _LONG_MAX: Final = 2**63 - 1
 
@@ -54,6 +60,17 @@ def _no_number(text: str) -> Any:
 
 
 @dataclass(slots=True)
+class Budget:
+    """How many places may still be told apart."""
+
+    left: int = SIGHTS_MAX
+
+    def has_one(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+@dataclass(slots=True)
 class Sight:
     """Of one place."""
 
@@ -74,7 +91,7 @@ class Sight:
     """Of keys beyond those that are told apart."""
     each: "Sight | None" = None
 
-    def see(self, value: Any, depth: int = 0) -> None:
+    def see(self, value: Any, budget: Budget, depth: int = 0) -> None:
         if depth > DEPTH_MAX:
             self.kinds["any"] = None
             return
@@ -92,16 +109,16 @@ class Sight:
                 if len(self.moments) < TEXTS_MAX and _MOMENT.fullmatch(value):
                     self.moments.append(value)
             case _Object():
-                self._see_object(value, depth)
+                self._see_object(value, budget, depth)
             case list():
-                self._see_array(value, depth)
+                self._see_array(value, budget, depth)
 
     def _see_number(self, text: str, kind: str) -> None:
         self.kinds[kind] = None
         if len(self.texts) < TEXTS_MAX and _TELLING.search(text):
             self.texts.append(text)
 
-    def _see_array(self, value: list[Any], depth: int) -> None:
+    def _see_array(self, value: list[Any], budget: Budget, depth: int) -> None:
         if not value:
             self.voids["[]"] += 1
             return
@@ -109,9 +126,9 @@ class Sight:
         if self.each is None:
             self.each = Sight()
         for element in value:
-            self.each.see(element, depth + 1)
+            self.each.see(element, budget, depth + 1)
 
-    def _see_object(self, value: _Object, depth: int) -> None:
+    def _see_object(self, value: _Object, budget: Budget, depth: int) -> None:
         self.objects += 1
         if not value:
             self.voids["{}"] += 1
@@ -122,10 +139,12 @@ class Sight:
             if key not in self.keys:
                 if len(self.keys) >= KEYS_MAX:
                     self.others = self.others or Sight()
-                    self.others.see(inner, depth + 1)
+                    self.others.see(inner, budget, depth + 1)
+                    continue
+                if not budget.has_one():
                     continue
                 self.keys[key] = Sight()
-            self.keys[key].see(inner, depth + 1)
+            self.keys[key].see(inner, budget, depth + 1)
             self.present[key] += 1
             self.key_count += 1
             if before is not None:
@@ -142,14 +161,18 @@ class Sight:
             return True
         return bool(self.kinds.keys() - {"object", "array"})
 
-    def part(self) -> Part:
-        if "any" in self.kinds:
+    def whole(self) -> Part:
+        """Not more of it than a table can have columns for."""
+        return next((part for keys in _KEYS_INSIDE if size_of(part := self.part(keys)) <= PARTS_MAX), RAW)
+
+    def part(self, keys_inside: int, depth: int = 0) -> Part:
+        if "any" in self.kinds or (depth and len(self.keys) > keys_inside and not self._is_map()):
             return RAW
         kinds = [kind for kind in self.kinds if kind != "integer" or "number" not in self.kinds]
-        variants = [self._variant(kind) for kind in kinds]
+        variants = [self._variant(kind, keys_inside, depth) for kind in kinds]
         return RAW if Scalar(Read.RAW) in variants else Part(tuple(variants))
 
-    def _variant(self, kind: str) -> Variant:
+    def _variant(self, kind: str, keys_inside: int, depth: int) -> Variant:
         match kind:
             case "boolean":
                 return Scalar(Read.BOOLEAN)
@@ -160,14 +183,14 @@ class Sight:
             case "string":
                 return Scalar(Read.STRING)
             case "array":
-                return Many(single((self.each or Sight()).part()))
+                return Many(single((self.each or Sight()).part(keys_inside, depth + 1)))
             case _:
-                return self._object()
+                return self._object(keys_inside, depth)
 
-    def _object(self) -> Variant:
-        parts = {key: sight.part() for key, sight in self.keys.items()}
+    def _object(self, keys_inside: int, depth: int) -> Variant:
+        parts = {key: sight.part(keys_inside, depth + 1) for key, sight in self.keys.items()}
         if self._is_map():
-            value = NOTHING if self.others is None else self.others.part()
+            value = NOTHING if self.others is None else self.others.part(keys_inside, depth + 1)
             for part in parts.values():
                 value = joined(value, part)
             return Named(single(value))
@@ -223,6 +246,21 @@ class Sight:
         gap = next((match[1] for match in found if match[1]), "T")
         kind = write.AS_Z if zone == "Z" else write.AS_OFFSET if zone else write.NO_ZONE
         return MomentForm(_digits(digits), _minutes(zone), kind, ord(gap))
+
+
+def size_of(part: Part) -> int:
+    """How many places it has, about as many as columns."""
+    return 1 + sum(_size_of(variant) for variant in part.variants)
+
+
+def _size_of(variant: Variant) -> int:
+    match variant:
+        case Record(keys):
+            return sum(size_of(inner) for _, inner in keys)
+        case Many(inner) | Named(inner):
+            return size_of(inner)
+        case _:
+            return 0
 
 
 def _spelling_of(texts: Iterable[str], otherwise: str) -> str:

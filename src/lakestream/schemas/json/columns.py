@@ -28,7 +28,7 @@ from lakestream.schemas.json.parts import (
 from lakestream.schemas.json.sorts import ALL, ANY, ONE, Sort, Sorted, types_of
 
 DEPTH_MAX: Final = 30
-PARTS_MAX: Final = 5_000
+PARTS_MAX: Final = 4_000
 """A schema may name its definitions again and again: they are columns each time."""
 KEYS_MAX: Final = 1_000
 """Of one record."""

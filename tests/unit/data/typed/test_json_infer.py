@@ -93,6 +93,20 @@ def test_ever_new_keys_at_the_top_are_a_map_too() -> None:
     assert columns(values) == "value map<long>"
 
 
+def test_no_more_columns_than_a_table_can_have() -> None:
+    wide = {f"k{i}": {f"x{j}": {f"y{n}": n for n in range(8)} for j in range(30)} for i in range(40)}
+    assert columns(dumped(wide)).count(" string") == 40
+    hostile = [{f"r{i}.{n}": {f"a{i}{n}{j}": {"x": j} for j in range(40)} for n in range(20)} for i in range(200)]
+    found = infer(dumped(*hostile))
+    assert found is None or len(found.text) < 200_000
+
+
+def test_what_is_too_much_does_not_grow_any_more() -> None:
+    known = learnt(dumped({f"k{i}": i for i in range(900)})).text
+    nested = {"inner": {f"a{i}": {f"b{j}": 1 for j in range(9)} for i in range(190)}}
+    assert columns(dumped(nested), known).count(", ") == 899
+
+
 def test_a_rare_key_is_found_among_many_values() -> None:
     values: list[dict[str, Any]] = [{"a": i} for i in range(50_000)]
     values[31_234] = {"a": 1, "rare": {"x": True}}
