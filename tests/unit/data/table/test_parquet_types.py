@@ -163,3 +163,18 @@ def test_what_others_added_is_left_out() -> None:
         Column(19, "s", Fields((Column(20, "x", int_type),))),
         columns[5],
     )
+
+
+def test_lists_of_uuids_of_which_some_are_null() -> None:
+    """Arrow has no builder for UUIDs, so much that works for other types does not for these."""
+    uuid = primitive_of("uuid")
+    assert uuid is not None
+    columns = (Column(16, "ids", ListColumn(Column(17, "element", uuid))), all_types()[-1])
+    plain = batch(range(3))
+    ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16, None, b"b" * 16], pa.binary(16)))
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, None, 3], pa.int32()), ids)
+    schema = leaves_of(columns).schema
+    made = pa.RecordBatch.from_arrays([lists.cast(schema.field(0).type), plain.column("_stream")], schema=schema)
+    (file,) = write_parquet([made], str, None, columns)
+    found = pq.ParquetFile(pa.BufferReader(file.body)).read().column("ids")
+    assert [None if one is None else len(one) for one in found.to_pylist()] == [2, None, 1]
