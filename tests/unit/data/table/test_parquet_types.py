@@ -172,7 +172,7 @@ def test_lists_of_uuids_of_which_some_are_null() -> None:
     columns = (Column(16, "ids", ListColumn(Column(17, "element", uuid))), all_types()[-1])
     plain = batch(range(3))
     ids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"a" * 16, None, b"b" * 16], pa.binary(16)))
-    lists = pa.ListArray.from_arrays(pa.array([0, 2, None, 3], pa.int32()), ids)
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3], pa.int32()), ids, mask=pa.array([False, True, False]))
     schema = leaves_of(columns).schema
     made = pa.RecordBatch.from_arrays([lists.cast(schema.field(0).type), plain.column("_stream")], schema=schema)
     (file,) = write_parquet([made], str, None, columns)
