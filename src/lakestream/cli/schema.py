@@ -48,7 +48,10 @@ def _common(parser: argparse.ArgumentParser, run: Any) -> None:
 
 
 def show_all(arguments: argparse.Namespace) -> int:
-    found = _asked(arguments, "GET", f"/schemas?subjectPrefix=:*:&deleted={str(arguments.deleted).lower()}")
+    found: list[Any] = []
+    where = f"/schemas?subjectPrefix=:*:&deleted={str(arguments.deleted).lower()}&offset="
+    while page := _asked(arguments, "GET", f"{where}{len(found)}"):
+        found += page
     if arguments.json:
         print(json.dumps(found))
     elif found:

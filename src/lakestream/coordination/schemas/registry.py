@@ -87,17 +87,20 @@ class SchemaRegistry:
 
     async def glance(self, at: Callable[[State], T]) -> T:
         """Of what never changes: from memory; if it is not there, after a look."""
+        end = self.state.end
         try:
             return at(self.state)
         except (Missing, Rejected):
-            await self.shelf.catch_up(confirmed=True)
+            if not await self._has_grown(end):
+                raise
             return at(self.state)
 
     async def registration(self, subject: Subject, number: int, *, deleted: bool = False) -> Registration:
         version = await self.look(lambda state: state.version(subject, number, deleted=deleted))
-        return await self._registration(subject, version)
+        return await self.whole(subject, version)
 
-    async def _registration(self, subject: Subject, version: Version) -> Registration:
+    async def whole(self, subject: Subject, version: Version) -> Registration:
+        """A version that was found, with its text."""
         schema = self.state.schema(subject.context, version.id)
         return Registration(str(subject), version, schema, await self.shelf.text(subject.context, version.id))
 
@@ -111,9 +114,9 @@ class SchemaRegistry:
             for one in (draft, await self._inheriting(draft)):
                 version = known_as(self.state, wanted.subject, one.digest, deleted=deleted)
                 if version is not None:
-                    return await self._registration(wanted.subject, version)
+                    return await self.whole(wanted.subject, version)
             if (version := await self._written_out(draft, deleted=deleted)) is not None:
-                return await self._registration(wanted.subject, version)
+                return await self.whole(wanted.subject, version)
             raise NoSuchSchema(f"Schema not found: no version of subject '{wanted.subject}' is this one")
 
         return await self._sure(attempt)
@@ -137,7 +140,7 @@ class SchemaRegistry:
     async def with_metadata(self, subject: Subject, wanted: Json, *, deleted: bool = False) -> Registration:
         """The newest version whose metadata has all these properties."""
         for version in reversed(await self.look(lambda state: state.found(subject, deleted=deleted))):
-            found = await self._registration(subject, version)
+            found = await self.whole(subject, version)
             if all(_property(found.text.metadata, name) == value for name, value in wanted.items()):
                 return found
         raise NoSuchSchema(f"Schema not found: no version of subject '{subject}' has these properties")
@@ -166,7 +169,7 @@ class SchemaRegistry:
                 raise
             if isinstance(step, Known):
                 await self._drop(stored)
-                return await self._registration(wanted.subject, step.version)
+                return await self.whole(wanted.subject, step.version)
             place, draft, change = step
             if change.schema is not None:
                 stored = await self._store(draft, stored)
@@ -174,7 +177,7 @@ class SchemaRegistry:
             if await self._append(place, change):
                 if change.schema is None:
                     await self._drop(stored)
-                return await self._registration(wanted.subject, Version(change.version, change.id, False))
+                return await self.whole(wanted.subject, Version(change.version, change.id, False))
         raise _crowded()
 
     async def _store(self, draft: Draft, stored: "_Stored") -> "_Stored":
@@ -233,11 +236,18 @@ class SchemaRegistry:
 
     async def _sure(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """A refusal counts only over a state that is new for certain."""
+        end = self.state.end
         try:
             return await attempt()
         except (Missing, Rejected):
-            await self.shelf.catch_up(confirmed=True)
+            if not await self._has_grown(end):
+                raise
             return await attempt()
+
+    async def _has_grown(self, end: int) -> bool:
+        """Whether there is more now than what was decided over, for certain."""
+        await self.shelf.catch_up(confirmed=True)
+        return self.state.end != end
 
     async def _draft(self, wanted: Wanted) -> Draft:
         if not wanted.text.strip():

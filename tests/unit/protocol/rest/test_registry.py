@@ -14,7 +14,7 @@ from lakestream.coordination.schemas.registry import SchemaRegistry
 from lakestream.metadata.memory import MemoryServer, MemoryStore
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
-from lakestream.protocol.rest.registry import bodies
+from lakestream.protocol.rest.registry import bodies, schemas
 from lakestream.protocol.rest.registry.app import RegistryRest
 from lakestream.protocol.rest.server import HttpServer, HttpSettings
 
@@ -126,7 +126,18 @@ async def test_a_schema_goes_in_and_comes_out_everywhere() -> None:
         assert await ask.ok("GET", f"schemas/guids/{first['guid']}/ids") == [{"context": ".", "id": 1}]
         assert [one["version"] for one in await ask.ok("GET", "schemas")] == [1, 2]
         assert [one["version"] for one in await ask.ok("GET", "schemas?latestOnly=true")] == [2]
+        assert [one["version"] for one in await ask.ok("GET", "schemas?offset=1&limit=5")] == [2]
         assert set(await ask.ok("GET", "schemas/types")) == {"AVRO", "JSON", "PROTOBUF"}
+
+
+async def test_an_answer_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "LISTED_MAX", 2)
+    async with serving() as ask:
+        for subject in "abcde":
+            await ask.put(subject, subject)
+        for start, expected in ((0, "ab"), (2, "cd"), (4, "e"), (5, "")):
+            page = await ask.ok("GET", f"schemas?offset={start}&limit=1000")
+            assert [one["subject"] for one in page] == list(expected)
 
 
 async def test_subjects_are_listed_as_asked() -> None:

@@ -71,9 +71,10 @@ class Call:
     def flag(self, *names: str) -> bool:
         return any(self.query(name).lower() == "true" for name in names)
 
-    def page(self, found: Sequence[T]) -> list[T]:
-        start, size = self._number("offset", 0), self._number("limit", -1)
-        return list(found[max(start, 0) :][: size if size >= 0 else None])
+    def page(self, found: Sequence[T], most: int = 10**9) -> list[T]:
+        """What `offset` and `limit` choose, at most so many."""
+        start, size = max(self._number("offset", 0), 0), self._number("limit", -1)
+        return list(found[start : start + (min(size, most) if size >= 0 else most)])
 
     def _number(self, name: str, default: int) -> int:
         text = self.query(name) or str(default)

@@ -1,6 +1,6 @@
 """Schemas by id and guid over REST, and all of them."""
 
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -8,11 +8,14 @@ from lakestream.coordination.schemas.names import DEFAULT, Subject, parse
 from lakestream.coordination.schemas.refusals import NoSuchSchema
 from lakestream.coordination.schemas.registry import SchemaRegistry
 from lakestream.coordination.schemas.scopes import aliased
-from lakestream.coordination.schemas.state import SchemaId, State, Use
+from lakestream.coordination.schemas.state import SchemaId, State, Use, Version
 from lakestream.protocol.rest.registry.answers import json_answer, schema_body, text_answer, version_body
 from lakestream.protocol.rest.registry.calls import Call
 from lakestream.protocol.rest.registry.subjects import matches
 from lakestream.schemas.model import Format
+
+LISTED_MAX: Final = 1_000
+"""Schemas with their texts in one answer; `offset` gives the next."""
 
 
 class SchemaCalls:
@@ -27,10 +30,8 @@ class SchemaCalls:
         """GET schemas?subjectPrefix=…&deleted=…&latestOnly=…&offset=…&limit=…"""
         deleted, latest = call.flag("deleted"), call.flag("latestOnly")
         prefix = call.prefix_or("")
-        uses = await self._registry.look(lambda state: _uses(state, prefix, deleted=deleted, latest=latest))
-        found = [
-            await self._registry.registration(parse(use.subject), use.version, deleted=True) for use in call.page(uses)
-        ]
+        listed = await self._registry.look(lambda state: _listed(state, prefix, deleted=deleted, latest=latest))
+        found = [await self._registry.whole(*one) for one in call.page(listed, LISTED_MAX)]
         return json_answer(call.request, [version_body(one) for one in found])
 
     async def by_id(self, call: Call) -> Response:
@@ -117,9 +118,10 @@ def _with_guid(state: State, guid: str) -> list[SchemaId]:
     return [SchemaId(name, schema_id) for name, schema_id in sorted(found) if schema_id is not None]
 
 
-def _uses(state: State, prefix: Subject | None, *, deleted: bool, latest: bool) -> list[Use]:
+def _listed(state: State, prefix: Subject | None, *, deleted: bool, latest: bool) -> list[tuple[Subject, Version]]:
     found = []
     for name in sorted(state.subjects):
-        if matches(name, prefix) and (versions := state.versions(parse(name), deleted=deleted)):
-            found += [Use(name, version.number) for version in (versions[-1:] if latest else versions)]
+        if matches(name, prefix):
+            versions = state.versions(parse(name), deleted=deleted)
+            found += [(parse(name), version) for version in (versions[-1:] if latest else versions)]
     return found
