@@ -14,7 +14,9 @@ import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from deltalake import DeltaTable, QueryBuilder
 from duckdb_extensions import import_extension  # type: ignore[import-untyped]
 from pyiceberg.types import TimeType

@@ -52,7 +52,9 @@ class Followed(NamedTuple):
     waits: str = ""
     """Why it cannot be led on now; empty: it is where Iceberg is."""
     in_the_way: frozenset[str] = frozenset()
-    """Files that have to be written anew first."""
+    """Files that have to be written anew first, without rows that were deleted."""
+    misnamed: frozenset[str] = frozenset()
+    """And those that have to be for the names of their columns."""
 
 
 class Footers(Protocol):
@@ -62,9 +64,12 @@ class Footers(Protocol):
 
 
 class _Waits(Exception):
-    def __init__(self, reason: str, files: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, reason: str, in_the_way: frozenset[str] = frozenset(), misnamed: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(reason)
-        self.files = files
+        self.in_the_way = in_the_way
+        self.misnamed = misnamed
 
 
 class _Known(NamedTuple):
@@ -96,7 +101,7 @@ class DeltaTables:
                 await self._tidy(table_id, one.log, now_ms)
             except _Waits as why:
                 self._keep(table_id, one.known)
-                return Followed(one.known.state.version, commits + one.commits, str(why), why.files)
+                return Followed(one.known.state.version, commits + one.commits, str(why), why.in_the_way, why.misnamed)
             except Conflict:  # also what we remember may be wrong then
                 self._known.pop(table_id, None)
                 commits += one.commits
@@ -228,7 +233,7 @@ class _One:
         found: dict[str, LiveFile] = {}
         for file in listing.data:
             if not file.is_parquet:
-                raise _Waits(f"{file.location} is no Parquet file", frozenset([file.location]))
+                raise _Waits(f"{file.location} is no Parquet file")
             path = self._path(file)
             if path is None:
                 raise _Waits(f"{file.location} lies outside of the folder that the Delta table is in")
@@ -258,7 +263,7 @@ class _One:
         wrong = {file.location: said for file, said in zip(looked_at, found, strict=True) if said}
         if wrong:
             first = min(wrong)
-            raise _Waits(f"{first} has {wrong[first]}: it has to be written anew", frozenset(wrong))
+            raise _Waits(f"{first} has {wrong[first]}: it has to be written anew", misnamed=frozenset(wrong))
 
     # What Iceberg lists
 

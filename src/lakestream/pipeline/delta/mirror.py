@@ -43,7 +43,9 @@ class DeltaStanding:
     behind_ms: int = 0
     """Since when."""
     in_the_way: frozenset[str] = frozenset()
-    """Files that it waits for to be written anew."""
+    """Files that it waits for to be written anew, without rows that were deleted."""
+    misnamed: frozenset[str] = frozenset()
+    """And those for the names of their columns."""
 
 
 class DeltaMirror:
@@ -65,9 +67,9 @@ class DeltaMirror:
         if self._noted:
             self._news.set()
 
-    def in_the_way(self, topic_id: str) -> frozenset[str]:
+    def in_the_way(self, topic_id: str) -> tuple[frozenset[str], frozenset[str]]:
         standing = self.standings.get(topic_id)
-        return frozenset() if standing is None else standing.in_the_way
+        return (frozenset(), frozenset()) if standing is None else (standing.in_the_way, standing.misnamed)
 
     async def listed(self, loaded: LoadedTable) -> frozenset[str]:
         """Keys of files that must stay, although Iceberg may no longer name them."""
@@ -134,7 +136,8 @@ class DeltaMirror:
             self._say_behind(standing, f"{type(error).__name__}: {error}", now_ms)
 
     def _note(self, standing: DeltaStanding, followed: Followed, now_ms: int) -> None:
-        standing.version, standing.in_the_way = followed.version, followed.in_the_way
+        standing.version = followed.version
+        standing.in_the_way, standing.misnamed = followed.in_the_way, followed.misnamed
         if followed.commits:
             log.info("delta.followed topic=%s version=%d", standing.name, followed.version)
         if followed.waits:

@@ -58,8 +58,8 @@ class MaintenanceSettings:
 class Mirror(Protocol):
     """Who leads the Delta tables on after their Iceberg tables."""
 
-    def in_the_way(self, topic_id: str) -> frozenset[str]:
-        """Files that have to be written anew first."""
+    def in_the_way(self, topic_id: str) -> tuple[frozenset[str], frozenset[str]]:
+        """Files that have to be written anew first: without rows that were deleted; for the names of columns."""
         ...
 
     async def listed(self, loaded: LoadedTable) -> frozenset[str]:
@@ -209,7 +209,8 @@ class Maintenance:
         listing = await self._listings.of_main(loaded.metadata)
         policy = policy_of(topic)
         if self._mirror is not None and topic is not None:
-            policy = policy._replace(anew=self._mirror.in_the_way(topic.topic_id))
+            anew, misnamed = self._mirror.in_the_way(topic.topic_id)
+            policy = policy._replace(anew=anew, misnamed=misnamed)
         starts: dict[int, int] = {}
         if topic is not None and policy.rows_ms != FOR_EVER:
             starts = {number: await self._claims.start(PartitionId(topic.topic_id, number)) for number in offsets}

@@ -32,7 +32,9 @@ class Policy(NamedTuple):
     rows_ms: int = FOR_EVER
     """How long rows stay that the stream has forgotten."""
     anew: frozenset[str] = frozenset()
-    """Files that are to be written anew, whatever is in them: its Delta table waits for that."""
+    """Files that are to be written anew without rows that were deleted: its Delta table waits for that."""
+    misnamed: frozenset[str] = frozenset()
+    """And those that are to be for the names of their columns. Columns of others keep theirs, so these files wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class _Making:
 
     def _merge(self, number: int, files: Sequence[LiveFile]) -> None:
         ours = [file for file in files if self._can_be_merged(file)]
-        if anew := [file for file in ours if file.location in self._policy.anew]:
+        if anew := [file for file in files if self._is_wanted_anew(file)]:
             for file in anew:  # each for itself, and others another time: what is merged lies side by side
                 if self._take([file]):
                     self.tasks.append(self._merged(number, [file]))
@@ -166,6 +168,12 @@ class _Making:
 
     def _merged(self, number: int, files: Sequence[LiveFile]) -> Merge:
         return Merge(number, self._sources(files), self._location, self._target, self._columns)
+
+    def _is_wanted_anew(self, file: LiveFile) -> bool:
+        """Columns of others are no hindrance where only rows go: they stay as they are."""
+        if file.location in self._policy.anew:
+            return file.is_parquet and file.location not in self._not_merged
+        return file.location in self._policy.misnamed and self._can_be_merged(file)
 
     def _can_be_merged(self, file: LiveFile) -> bool:
         """What others have partitioned or widened is left as they want it."""

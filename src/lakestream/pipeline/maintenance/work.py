@@ -113,7 +113,9 @@ class _One:
         for source in task.sources:
             file = await self._files.open(source)
             if not file.has_only(self._columns):
-                raise Corrupt(f"{source.location} has columns that are not the stream's own: it is left as it is")
+                if len(task.sources) > 1:
+                    raise Corrupt(f"{source.location} has columns that are not the stream's own: it is left as it is")
+                return Written((source.location,), tuple(await self._without(file, await self._nothing_going(file))))
             for group in range(len(file.footer.groups)):
                 await out.add(await file.whole_rows(group, self._columns))
         return Written(tuple(source.location for source in task.sources), await out.end())
@@ -210,6 +212,14 @@ class _One:
                 going |= _tombstones(batch) & (offsets < task.tombstones_before)
             masks.append(going & (offsets < task.end) & (offsets != task.newest))
         return np.concatenate(masks)
+
+    async def _nothing_going(self, file: TableFile) -> list[NDArray[np.bool_]]:
+        """But for rows that were deleted."""
+        counts = [
+            sum(len(batch) for batch in await file.rows(group, (OFFSET_ID,)))
+            for group in range(len(file.footer.groups))
+        ]
+        return [np.zeros(count, np.bool_) for count in counts]
 
     async def _forgotten(self, task: Forget, file: TableFile, group: int) -> NDArray[np.bool_]:
         masks = [np.empty(0, np.bool_)]
