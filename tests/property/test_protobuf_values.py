@@ -227,7 +227,8 @@ def expect(codec: ProtobufCodec, kind: type[Message], values: list[bytes]) -> li
             # An entry of a map with a field that nobody knows is no entry to Google's library in C, and one to others.
             assert repr(row) == expected or (message.ByteSize() != size and _has_maps(codec.shape))
     again = bytes_of(codec.encode(from_arrow(array, codec.layout).frame))
-    assert again == bytes_of(codec.encode(decoded.frame))
+    if not _is_partial(kind.DESCRIPTOR, codec.shape):
+        assert again == bytes_of(codec.encode(decoded.frame))
     return again
 
 

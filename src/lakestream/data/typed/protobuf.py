@@ -14,6 +14,7 @@ from lakestream.data.table.located import Located
 from lakestream.data.typed import kernels_protobuf as k
 from lakestream.data.typed.codec import Decoded
 from lakestream.data.typed.frame import KINDS, Frame, Layout
+from lakestream.data.typed.protobuf_maps import values_with_twins
 from lakestream.data.typed.protobuf_program import Program
 from lakestream.schemas.protobuf.schema import ProtobufSchema
 from lakestream.schemas.shape import Kind, Struct
@@ -52,27 +53,24 @@ class ProtobufCodec:
         self._class = message_factory.GetMessageClass(schema.descriptor)
 
     def decode(self, values: Located) -> Decoded:
-        """Lists are guessed to be about as long as those before; where that is wrong, they are counted first."""
-        problems, used = np.zeros(values.size.size, np.int32), np.zeros(self.layout.domain_count, np.int64)
-        frame = _roomy(self.layout, values.size.size, self._guess)
-        fits = self._read(values, problems, used, frame, k.LOOK | k.FILL)
-        if not fits or (problems == k.IRREGULAR).any():
-            problems[:] = 0
-            frame, values = self._decoded_in_two(values, problems, used)
-        used[0] = values.size.size
-        self._guess = used / max(1, values.size.size)
-        return Decoded(replace(frame, counts=used), problems, (values.held, self._program))
+        decoded = self._decoded(values)
+        odd = (decoded.problems == k.IRREGULAR) | values_with_twins(decoded.frame)
+        return self._decoded(self._merged(values, np.flatnonzero(odd))) if odd.any() else decoded
 
-    def _decoded_in_two(self, values: Located, problems: NDArray[np.int32], used: Longs) -> tuple[Frame, Located]:
-        none = Frame.empty(self.layout, np.zeros_like(used))
-        self._read(values, problems, used, none, k.LOOK)
-        if (problems == k.IRREGULAR).any():
-            values = self._merged(values, problems)
-            self._read(values, problems, used, none, k.LOOK)
-        used[0] = values.size.size
-        frame = Frame.empty(self.layout, used.copy())
-        self._read(values, problems, used, frame, k.FILL)
-        return frame, values
+    def _decoded(self, values: Located) -> Decoded:
+        """Lists are guessed to be about as long as those before; where that is wrong, they are counted first."""
+        rows = values.size.size
+        problems, used = np.zeros(rows, np.int32), np.zeros(self.layout.domain_count, np.int64)
+        frame = _roomy(self.layout, rows, self._guess)
+        if not self._read(values, problems, used, frame, k.LOOK | k.FILL):
+            problems[:] = 0
+            self._read(values, problems, used, Frame.empty(self.layout, np.zeros_like(used)), k.LOOK)
+            used[0] = rows
+            frame = Frame.empty(self.layout, used.copy())
+            self._read(values, problems, used, frame, k.FILL)
+        used[0] = rows
+        self._guess = used / max(1, rows)
+        return Decoded(replace(frame, counts=used), problems, (values.held, self._program))
 
     def _read(self, values: Located, problems: NDArray[np.int32], used: Longs, frame: Frame, steps: int) -> bool:
         program = self._program
@@ -97,17 +95,17 @@ class ProtobufCodec:
             frame.more,
         )
 
-    def _merged(self, values: Located, problems: NDArray[np.int32]) -> Located:
+    def _merged(self, values: Located, rows: Longs) -> Located:
         """Messages with fields in several pieces, seldom, each written anew by the library that says what they mean."""
         address, size, held = values.address.copy(), values.size.copy(), []
-        for row in np.flatnonzero(problems == k.IRREGULAR).tolist():
+        for row in rows.tolist():
             try:
                 message = self._class.FromString(ctypes.string_at(int(address[row]), int(size[row])))
             except DecodeError:
                 continue
             message.DiscardUnknownFields()  # Among them are known numbers that have no name, out of their place.
             anew = np.frombuffer(message.SerializePartialToString() + b"\0", np.uint8)
-            address[row], size[row], problems[row] = anew.ctypes.data, anew.size - 1, 0
+            address[row], size[row] = anew.ctypes.data, anew.size - 1
             held.append(anew)
         return Located(address, size, (*values.held, *held))
 

@@ -197,6 +197,13 @@ def test_pieces_are_merged_as_protobuf_says() -> None:
     assert row_and_bytes(last)[0]["inner"] is None
 
 
+def test_the_last_of_a_key_counts() -> None:
+    value = b"\x82\x01\x07\x0a\x01k\x12\x02\x08\x01" + b"\x82\x01\x07\x0a\x01k\x12\x02\x08\x02"
+    row, again = row_and_bytes(value)
+    assert row["inners"] == [("k", {"a": 2, "b": []})]
+    assert again == value[10:]
+
+
 def test_entries_of_maps_without_key_or_value() -> None:
     row, again = row_and_bytes(b"\x82\x01\x00" + b"\x82\x01\x03\x0a\x01k")
     assert row["inners"] == [("", {"a": 0, "b": []}), ("k", {"a": 0, "b": []})]
