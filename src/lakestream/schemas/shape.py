@@ -44,7 +44,7 @@ class Primitive:
             return f"fixed[{self.length}]"
         if self.kind is Kind.DECIMAL:
             return f"decimal({self.precision}, {self.scale})"
-        return self.kind.value
+        return str(self.kind.value)
 
 
 @dataclass(frozen=True, slots=True)
