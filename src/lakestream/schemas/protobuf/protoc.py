@@ -27,6 +27,9 @@ _ERROR_MAX: Final = 64 << 10
 
 _INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
 
+_INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""What Python may need to start."""
+
 _NOISE: Final = re.compile(r"warning:|^WARNING: |^[IWEF]\d{4} ")
 """Lines that are no errors: warnings, and what the libraries of protoc log."""
 
@@ -34,10 +37,11 @@ _CHILD: Final = """
 import resource, sys
 cpu, memory, output = (int(limit) for limit in sys.argv[1:4])
 from grpc_tools import _protoc_compiler
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-resource.setrlimit(resource.RLIMIT_FSIZE, (output, output))
-resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+for limit, most in (("CORE", 0), ("CPU", cpu), ("FSIZE", output), ("AS", memory)):
+    try:
+        resource.setrlimit(getattr(resource, "RLIMIT_" + limit), (most, most))
+    except (OSError, ValueError):
+        pass  # A system that has no such limit, or a lower one.
 sys.exit(_protoc_compiler.run_main([argument.encode() for argument in ["protoc", *sys.argv[4:]]]))
 """
 
@@ -81,7 +85,7 @@ def _run(home: Path, arguments: list[str]) -> None:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 cwd=home,
-                env={"PATH": os.defpath},
+                env={name: os.environ[name] for name in _INHERITED if name in os.environ},
                 timeout=_SECONDS_MAX,
                 check=False,
             )
@@ -92,6 +96,8 @@ def _run(home: Path, arguments: list[str]) -> None:
     if ended.returncode:
         with (home / "errors").open("rb") as said:
             lines = said.read(_ERROR_MAX).decode("utf-8", "replace").replace(f"{home / 'sources'}/", "").splitlines()
+        if any(line.startswith("Traceback") for line in lines):
+            raise Unavailable(f"protoc cannot be started: {lines[-1]}")
         raise Rejected(_explained(lines, ended.returncode))
 
 

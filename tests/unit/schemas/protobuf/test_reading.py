@@ -5,9 +5,9 @@ import base64
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from lakestream.errors import Rejected
+from lakestream.errors import Rejected, Unavailable
 from lakestream.schemas.model import Format, Reference, Source
-from lakestream.schemas.protobuf import indexes
+from lakestream.schemas.protobuf import indexes, protoc
 from lakestream.schemas.protobuf.files import BYTES_MAX
 from lakestream.schemas.protobuf.known import KNOWN
 from lakestream.schemas.protobuf.schema import ProtobufSchema, read_protobuf
@@ -189,3 +189,14 @@ def test_descriptors_that_protoc_would_not_make() -> None:
         read(base64.b64encode(file.SerializeToString()).decode())
     with pytest.raises(Rejected, match="not UTF-8"):
         read(base64.b64encode(b"\x12\x01\xff").decode())
+
+
+def test_a_compiler_that_is_not_there_is_no_fault_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'syntax = "proto3"; message Lonely {}'
+    monkeypatch.setattr(protoc, "_CHILD", "import nothing_like_this")
+    with pytest.raises(Unavailable, match="nothing_like_this"):
+        read(text)
+    monkeypatch.setattr(protoc, "_CHILD", "import time; time.sleep(60)")
+    monkeypatch.setattr(protoc, "_SECONDS_MAX", 0.2)
+    with pytest.raises(Rejected, match=r"does not compile within 0.2 s"):
+        read(text)
