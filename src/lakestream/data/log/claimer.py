@@ -95,10 +95,14 @@ class Lane:
         extent.items = [item for item in extent.items if item.batch.has_producer]
 
     def _remember(self, item: Placed, failure: Failure) -> None:
+        """Until its producer begins again, all that fails of it is one failure: what came behind the first may still
+        wait in this lane. If it has begun again already, what waits fails once more, and comes once more."""
         known = self.failures.get(item.batch.producer_id)
-        if known is not None and item.number <= known.upto_number:  # it has not heard of the one before: one failure
+        if known is not None and known.epoch == failure.epoch:
             first = failure if failure.after_number < known.after_number else known
-            failure = first._replace(upto_number=max(failure.upto_number, known.upto_number))
+            failure = first._replace(
+                upto_number=max(failure.upto_number, known.upto_number), sequence=min(failure.sequence, known.sequence)
+            )
         self.failures[item.batch.producer_id] = failure
 
     def failure_of(self, item: Placed, trial: Trial) -> LakestreamError | None:

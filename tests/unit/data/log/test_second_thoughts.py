@@ -89,6 +89,28 @@ async def test_failures_that_come_out_of_order_are_one(world: World) -> None:
         failed.items[0].answer.exception()
 
 
+async def test_a_failure_further_behind_does_not_cover_the_first() -> None:
+    """Between the two there is a batch that waits in the lane: it would be the first that the log hears of."""
+    loop = asyncio.get_running_loop()
+
+    def extent(number: int, sequence: int) -> Extent:
+        item = Placed(sent(sequence, "x"), -1, number, loop.create_future())
+        return Extent(PartitionId("t", 0), [item], f"e{number}", "w")
+
+    lane, trial = Lane(PartitionId("t", 0)), Trial(Fold(), 0)
+    first, between, later, again = extent(1, 0), extent(2, 1), extent(3, 2), extent(4, 0)
+    lane.fail(first, Unavailable("1 could not be stored"), 1)
+    assert lane.failure_of(between.items[0], trial) is not None
+    lane.fail(later, Unavailable("3 could not be stored"), 3)
+    assert lane.failure_of(between.items[0], trial) is not None
+    lane.fail(again, Unavailable("1 could not be stored again"), 4)
+    assert lane.failure_of(between.items[0], trial) is not None
+    assert lane.failure_of(extent(5, 0).items[0], trial) is None, "it has heard, and begins again"
+    assert lane.failure_of(extent(6, 1).items[0], trial) is None
+    for failed in (first, later, again):
+        failed.items[0].answer.exception()
+
+
 async def test_what_arrives_behind_a_failed_batch_waits_for_it_to_come_again(world: World) -> None:
     """Its producer is told that the first batch failed, but on a network he sends the second before he hears it. To the
     log he is new, and any sequence is a fine first one."""
