@@ -126,6 +126,8 @@ def _items(array: Any) -> Any:
 def sample(leaf: Leaf, group: Any, rows: int) -> Any:
     """Its first values that are not null, in a type that Arrow finds equal ones in."""
     chunks = leaf.of(group.slice(0, rows))
+    if all(chunk.null_count == len(chunk) for chunk in chunks):
+        return chunks[0].slice(0, 0)
     kind = chunks[0].type
     if isinstance(kind, pa.BaseExtensionType):
         chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
