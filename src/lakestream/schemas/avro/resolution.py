@@ -14,7 +14,6 @@ from lakestream.schemas.avro.types import (
     Logical,
     Map,
     Named,
-    Part,
     Plain,
     Record,
     Union,
@@ -40,6 +39,7 @@ def troubles(reader: AvroType, writer: AvroType) -> list[str]:
 class _Comparison:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], list[str]] = {}
+        self._branches: dict[int, dict[str, list[AvroType]]] = {}
 
     def compare(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
         """Pairs of records are compared once: what is true of them does not depend on where they stand."""
@@ -71,32 +71,48 @@ class _Comparison:
 
     def _branch(self, reader: Union, writer: AvroType, path: str) -> list[str]:
         """A branch of the same kind and name says best what is wrong."""
-        found = [(branch, self.compare(branch, writer, path)) for branch in reader.branches]
+        found = [(branch, self.compare(branch, writer, path)) for branch in self._likely(reader, writer)]
         if any(not trouble for _, trouble in found):
             return []
         for branch, trouble in found:
-            if kind_of(branch) == kind_of(writer) and _has_name(branch, writer):
+            if kind_of(branch) == kind_of(writer):
                 return trouble
         return [f"{_at(path)} may be {described(writer)}, which no branch of the {described(reader)} reads"]
+
+    def _likely(self, reader: Union, writer: AvroType) -> list[AvroType]:
+        """The branches that may read it at all: of types with names only those of its name, in unions of thousands."""
+        if id(reader) not in self._branches:
+            named: dict[str, list[AvroType]] = {}
+            for branch in reader.branches:
+                for name in _names(branch):
+                    named.setdefault(name, []).append(branch)
+            self._branches[id(reader)] = named
+        known = self._branches[id(reader)]
+        if not isinstance(writer, Named):
+            return known.get("", [])
+        return [*known.get(simple_name(writer.name), []), *known.get(f"alias {writer.name}", [])]
 
     def _records(self, reader: Record, writer: Record, path: str) -> list[str]:
         if not _has_name(reader, writer):
             return [_misnamed(reader, writer, path)]
-        found = []
+        found: list[str] = []
+        written = {part.name: part for part in writer.fields}
         for part in reader.fields:
             below = f"{path}.{part.name}" if path else part.name
-            written = _counterpart(part, writer)
-            if written is not None:
-                found += self.compare(part.type, written.type, below)
+            # The field that was written, under this name or one that it had.
+            before = next((written[name] for name in (part.name, *part.aliases) if name in written), None)
+            if before is not None:
+                found += self.compare(part.type, before.type, below)
             elif not part.default:
                 found.append(f"{_at(below)} has no default, and was not written before")
         return found
 
 
-def _counterpart(part: Part, writer: Record) -> Part | None:
-    """The field that was written, under this name or one that it had."""
-    by_name = {written.name: written for written in writer.fields}
-    return next((by_name[name] for name in (part.name, *part.aliases) if name in by_name), None)
+def _names(branch: AvroType) -> list[str]:
+    """By which a branch is found; empty: it has none."""
+    if not isinstance(branch, Named):
+        return [""]
+    return [simple_name(branch.name), *(f"alias {name}" for name in branch.aliases)]
 
 
 def _has_name(reader: AvroType, writer: AvroType) -> bool:
@@ -121,7 +137,8 @@ def _fixed(reader: Fixed, writer: Fixed, path: str) -> list[str]:
 def _enums(reader: EnumOf, writer: EnumOf, path: str) -> list[str]:
     if not _has_name(reader, writer):
         return [_misnamed(reader, writer, path)]
-    lacking = [symbol for symbol in writer.symbols if symbol not in set(reader.symbols)]
+    symbols = frozenset(reader.symbols)
+    lacking = [symbol for symbol in writer.symbols if symbol not in symbols]
     if not lacking or reader.default is not None:
         return []
     return [f"{_at(path)} may be {', '.join(lacking[:10])}, which enum {reader.name} does not have, nor a default"]

@@ -13,6 +13,7 @@ Left out: what has no bytes (null, empty records), and what holds itself. `colum
 and is asked by the codec too: both have to walk the same tree.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -184,11 +185,12 @@ def _names(branches: tuple[AvroType, ...]) -> list[str]:
     """Of the fields for the branches of a union. By name and not by place: branches come and go. Some engines do not
     tell capital letters from small ones."""
     simple = [simple_name(branch.name) if isinstance(branch, Named) else kind_of(branch) for branch in branches]
-    names: list[str] = []
+    count, taken, names = Counter(name.lower() for name in simple), set[str](), list[str]()
     for branch, name in zip(branches, simple, strict=True):
-        if isinstance(branch, Named) and [one.lower() for one in simple].count(name.lower()) > 1:
+        if isinstance(branch, Named) and count[name.lower()] > 1:
             name = branch.name.replace(".", "_")
-        while name.lower() in (taken.lower() for taken in names):
+        while name.lower() in taken:
             name += "_"
+        taken.add(name.lower())
         names.append(name)
     return names

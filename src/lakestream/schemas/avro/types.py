@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+_SHOWN_MAX: Final = 8
+"""Of the branches of a union, in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,8 @@ def described(type_: AvroType) -> str:
     if isinstance(type_, Named):
         return f"{kind_of(type_)} {type_.name}"
     if isinstance(type_, Union):
-        return f"union of {', '.join(described(branch) for branch in type_.branches)}"
+        shown = ", ".join(described(branch) for branch in type_.branches[:_SHOWN_MAX])
+        return f"union of {shown}" if len(type_.branches) <= _SHOWN_MAX else f"union of {shown}, …"
     return kind_of(type_)
 
 

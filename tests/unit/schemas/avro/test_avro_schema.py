@@ -372,3 +372,17 @@ def test_another_format_cannot_be_read() -> None:
         source = Source(Format.JSON, "{}")
 
     assert schema('"int"').troubles_reading(Other()) == ["it was written as JSON, which is not Avro"]  # type: ignore[arg-type]
+
+
+def test_large_schemas_are_compared_at_once() -> None:
+    """All of these took minutes when every branch, field and symbol was held against every other."""
+    union = [record(("x", "int"), name=f"n.R{number}", aliases=[f"Old{number}"]) for number in range(2_000)]
+    renamed = [record(("x", "int"), name=f"n.Old{number}") for number in range(2_000)]
+    wide = record(*((f"f{number}", "int") for number in range(5_000)))
+    enum = {"type": "enum", "name": "E", "symbols": [f"S{number}" for number in range(20_000)]}
+    assert evolved(union, union) == []
+    assert evolved(renamed, union) == []
+    assert len(evolved(union, renamed)) == 100
+    assert evolved(wide, wide) == []
+    assert evolved(enum, enum) == []
+    assert len(schema(union).shape().fields) == 1
