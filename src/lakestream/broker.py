@@ -15,6 +15,7 @@ from lakestream.catalog.purge import Purging
 from lakestream.catalog.topic_tables import topic_deleted, topic_made
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
 from lakestream.coordination import topic_settings
+from lakestream.coordination.admission import Admission
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups.coordinator import Groups, GroupSettings
 from lakestream.coordination.groups.expiry import Expiry
@@ -155,6 +156,7 @@ async def _services(
         topic_made=partial(topic_made, node.catalog),
         drop_table=partial(_drop_table, node, purging),
         check_delta=partial(check_delta, node.catalog),
+        admission=Admission(metadata),
     )
 
 

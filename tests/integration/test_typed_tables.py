@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -176,4 +177,18 @@ def test_plain_json_has_columns_too(topic_of: Make) -> None:
     topic.send(b'{ "user" : "c", "n": 3 }', b"no json", b'{"n":"not a number"}', None)
     rows = topic.by_duckdb('"user", n, "at".lat')
     assert rows[:3] == [("a", 1, None), ("b", 2, 1.5), ("c", 3, None)]
+    topic.assert_that_consumers_get_what_was_sent()
+
+
+def test_a_record_that_is_not_what_it_should_be_is_refused(topic_of: Make) -> None:
+    topic = topic_of("strict", {**REGISTRY, "lakestream.on.invalid": "reject"})
+    good = topic.serialized(ORDER, order(1))
+    topic.send(good)
+    errors: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": topic.cluster.bootstrap})
+    for value in (good[:-1], b"\0\0\0\x7f\xff"):
+        producer.produce(topic.name, value, on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(30) == 0
+    assert [error and error.code() for error in errors] == [KafkaError.INVALID_RECORD] * 2
+    topic.send(good)
     topic.assert_that_consumers_get_what_was_sent()

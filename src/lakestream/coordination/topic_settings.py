@@ -276,7 +276,8 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             OnInvalid.KEEP.value,
             lambda text: OnInvalid(_one_of(*(choice.value for choice in OnInvalid))(text)),
             "what becomes of a record whose value or key is not what its topic says. keep: its row has the bytes, and"
-            " no columns; stop: nothing more of its partition enters the table until somebody decides",
+            " no columns; reject: the producer hears of it, with the record and the reason; stop: nothing more of its"
+            " partition enters the table until somebody decides",
         ),
         *_MEANINGLESS,
     )

@@ -28,6 +28,8 @@ class OnInvalid(Enum):
 
     KEEP = "keep"
     """It keeps its bytes, and has no columns."""
+    REJECT = "reject"
+    """Producers hear of it. What is in the log nevertheless (from before, or it contradicts the table) is kept."""
     STOP = "stop"
     """Nothing more of its log is moved: the worker says that it is stuck, and why."""
 

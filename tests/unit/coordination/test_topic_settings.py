@@ -53,7 +53,7 @@ def test_what_streams_and_connect_set_is_taken() -> None:
         ("lakestream.value.schema", "@3", "names no subject"),
         ("lakestream.value.schema", "orders@", "'' is not a whole number"),
         ("lakestream.key.schema", "orders@0", "0 is not between 1 and"),
-        ("lakestream.on.invalid", "reject", "'reject' is not known"),
+        ("lakestream.on.invalid", "drop", "'drop' is not known"),
         ("message.format.version", "3.0", "'message.format.version' is not known"),
         ("remote.storage.enable", "true", "'remote.storage.enable' is not known"),
         ("max.compaction.lag.ms", "0", "0 is not between 1 and"),

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from lakestream.clock import Clock, Ids
+from lakestream.coordination.admission import Admission
 from lakestream.coordination.cluster import ClusterView
 from lakestream.coordination.groups.coordinator import Groups
 from lakestream.coordination.transactions.coordinator import TransactionCoordinator
@@ -50,6 +51,8 @@ class Services:
     """Of the topic with this id, and its files."""
     check_delta: Callable[[str], Awaitable[None]] = _nothing_against_it
     """Misconfigured: the table of the topic with this id cannot be a Delta table too."""
+    admission: Admission | None = None
+    """Whether records are what their topics say; None: nobody looks."""
     unreadable: Unreadable = field(init=False)
 
     def __post_init__(self) -> None:

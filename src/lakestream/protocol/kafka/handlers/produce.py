@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from lakestream.batch import RecordBatch
 from lakestream.coordination import topic_settings
+from lakestream.coordination.admission import InvalidRecords, is_asked
 from lakestream.coordination.topic_settings import TopicSettings
 from lakestream.coordination.transactions.machine import CLASSIC, IMPLICIT
 from lakestream.data.wal.buffer import Appended
@@ -66,6 +67,8 @@ def begin(call: Call, services: Services, done: Done) -> bool:
     for topic, data in _asked(call):
         known = _known(topic, data.number, services)
         if known is None or known[1].compacted or known[1].log_append_time or known[1].compression != "producer":
+            return False
+        if is_asked(known[1]):
             return False
         plan.append((topic, data, *known))
     transaction = NO_TRANSACTION
@@ -153,6 +156,8 @@ async def _placed(
             _check_time(batch, settings, now_ms, services)
         if settings.compacted:
             await _check_keys(batch)
+        if is_asked(settings):
+            await _check_schemas(topic, batch, settings, services)
         if needs_rewriting(batch, settings):
             batch = RecordBatch.parse(await asyncio.to_thread(rewritten, batch, settings, now_ms))
         await setbacks.check(call.connection.state, _place(topic, data), batch, partition, services.log)
@@ -203,6 +208,18 @@ async def _check_keys(batch: RecordBatch) -> None:
     if numbers:
         why = "a record in a compacted topic needs a key"
         raise InvalidRecord(numbers, f"{why}, and record {numbers[0]} of the batch has none")
+
+
+async def _check_schemas(topic: TopicData, batch: RecordBatch, settings: TopicSettings, services: Services) -> None:
+    if services.admission is None:
+        return
+    name = topic.name if topic.topic_id is None else await services.view.name_of_id(topic.topic_id.hex)
+    try:
+        await services.admission.check(name or "", settings, batch)
+    except InvalidRecords as error:
+        raise InvalidRecord(error.numbers, str(error)) from error
+    except Corrupt as error:
+        raise KafkaError(Code.INVALID_RECORD, str(error)) from error
 
 
 def _check_time(batch: RecordBatch, settings: TopicSettings, now_ms: int, services: Services) -> None:

@@ -1,0 +1,107 @@
+"""Records that are not what their topic says are refused at produce: `lakestream.on.invalid=reject`.
+
+Before: protocol/kafka/handlers/produce.py, for such topics only.  After: data/typed/checking.py, in a thread.
+
+Schemas are looked up in the registry when they are first met. One that it does not know is a refusal, and is looked for
+again with the next batch: a producer registers before it produces.
+"""
+
+import asyncio
+from collections import OrderedDict
+from typing import Final
+
+from lakestream.batch import RecordBatch
+from lakestream.coordination.schemas.shelf import SchemaShelf
+from lakestream.coordination.topic_settings import SchemaChoice, TopicSettings
+from lakestream.errors import Missing, Rejected
+from lakestream.metadata.store import MetadataStore
+from lakestream.schemas.model import Format, Source
+from lakestream.schemas.sources import kept
+from lakestream.schemas.typing import Mode, OnInvalid, Part, Typed, WantedSchema
+from lakestream.schemas.writers import Writer
+
+CONTEXT: Final = "."
+WRITERS_MAX: Final = 1_000
+ASKS_MAX: Final = 100
+"""Schemas that one batch may bring."""
+
+
+class InvalidRecords(Rejected):
+    """`numbers`: their places in the batch."""
+
+    def __init__(self, numbers: tuple[int, ...], message: str) -> None:
+        super().__init__(message)
+        self.numbers = numbers
+
+
+def is_asked(settings: TopicSettings) -> bool:
+    modes = settings.value_schema.mode, settings.key_schema.mode
+    return settings.on_invalid is OnInvalid.REJECT and any(mode is not Mode.NONE for mode in modes)
+
+
+class Admission:
+    def __init__(self, store: MetadataStore) -> None:
+        self._shelf = SchemaShelf(store)
+        self._writers: OrderedDict[WantedSchema, Writer] = OrderedDict()
+
+    async def check(self, topic: str, settings: TopicSettings, batch: RecordBatch) -> None:
+        """InvalidRecords: some are not what the topic says, and why."""
+        # Here and not above: most brokers have no use for the kernels of it.
+        from lakestream.data.typed.checking import check
+
+        unknown: dict[WantedSchema, Writer] = {}
+        for _ in range(ASKS_MAX):
+            value = await self._typed(topic, Part.VALUE, settings.value_schema, unknown)
+            key = await self._typed(topic, Part.KEY, settings.key_schema, unknown)
+            checked = await asyncio.to_thread(check, batch.data, value, key)
+            if not checked.wanted:
+                break
+            for wanted in dict.fromkeys(checked.wanted):
+                await self._look_up(wanted, unknown)
+        else:
+            raise InvalidRecords((0,), f"the batch has records of more than {ASKS_MAX} schemas that nobody knows")
+        if checked.wrong:
+            numbers = tuple(sorted({number for one in checked.wrong for number in one.numbers}))
+            first = next(one for one in checked.wrong if numbers[0] in one.numbers)
+            raise InvalidRecords(
+                numbers, f"record {numbers[0]} of the batch is not what its topic says: {first.reason}"
+            )
+
+    async def _typed(self, topic: str, part: Part, choice: SchemaChoice, unknown: dict[WantedSchema, Writer]) -> Typed:
+        match choice.mode:
+            case Mode.NONE | Mode.JSON:
+                return Typed(choice.mode)
+            case Mode.REGISTRY:
+                known = [one for wanted, one in (*self._writers.items(), *unknown.items()) if wanted.part is part]
+                return Typed(choice.mode, tuple(known))
+            case Mode.LATEST | Mode.FIXED:
+                return Typed(choice.mode, (await self._chosen(topic, part, choice),))
+
+    async def _chosen(self, topic: str, part: Part, choice: SchemaChoice) -> Writer:
+        subject = choice.subject or f"{topic}-{part.value}"
+        try:
+            if choice.mode is Mode.LATEST:
+                found = await self._shelf.latest(subject)
+            else:
+                found = await self._shelf.version(subject, choice.version)
+        except (Missing, Rejected) as error:
+            return Writer(0, "", f"the topic's schema is not to be had: {error}")
+        return Writer(found.id, found.source.format.value, found.source.text, kept(found.source), schema_id=found.id)
+
+    async def _look_up(self, wanted: WantedSchema, unknown: dict[WantedSchema, Writer]) -> None:
+        try:
+            source = await self._shelf.source_of(CONTEXT, wanted.schema_id)
+        except (Missing, Rejected) as error:
+            nobody = Writer(wanted.schema_id, "", str(error), schema_id=wanted.schema_id, framed=True)
+            unknown[wanted] = nobody
+            return
+        message = wanted.message if source.format is Format.PROTOBUF and any(wanted.message) else ()
+        self._writers[WantedSchema(wanted.part, wanted.schema_id, message)] = _framed(source, wanted.schema_id, message)
+        while len(self._writers) > WRITERS_MAX:
+            self._writers.popitem(last=False)
+
+
+def _framed(source: Source, schema_id: int, message: tuple[int, ...]) -> Writer:
+    return Writer(
+        schema_id, source.format.value, source.text, kept(source), schema_id=schema_id, framed=True, message=message
+    )
