@@ -48,6 +48,7 @@ SAMPLE_COUNT: Final = 1_000
 SAMPLE_SIZE: Final = 4 * MiB
 VALUE_SIZE_MAX: Final = 256 * KiB
 """Larger ones are not looked at by Python."""
+_GOLDEN: Final = 0.618033988749895
 LOOKS_MAX: Final = 4
 STYLES_MAX: Final = 16
 STYLE_SHARE_MIN: Final = 0.01
@@ -187,8 +188,7 @@ class _Looks:
 
     def at(self, places: Longs) -> bool:
         """Look at some of these. False: there was nothing that was not looked at before."""
-        step = max(1, len(places) // SAMPLE_COUNT)
-        chosen = [place for place in places[::step][:SAMPLE_COUNT].tolist() if place not in self._done]
+        chosen = [place for place in places[_spread(len(places))].tolist() if place not in self._done]
         room = SAMPLE_SIZE
         for place in chosen:
             self._done.add(place)
@@ -212,6 +212,14 @@ class _Looks:
 
     def style(self) -> Style:
         return self._spelling.style(self.root)
+
+
+def _spread(count: int) -> Longs:
+    """Some of so many, all over them, at no even distance: what comes at even distances may be of one kind."""
+    if count <= SAMPLE_COUNT:
+        return np.arange(count)
+    parts = np.arange(SAMPLE_COUNT) * _GOLDEN % 1
+    return np.unique((parts * count).astype(np.int64))
 
 
 # Growing

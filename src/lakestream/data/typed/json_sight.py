@@ -17,7 +17,7 @@ from lakestream.data.typed.json_style import DOUBLES, Manner, MomentForm, Style,
 from lakestream.schemas.json.parts import NOTHING, RAW, Many, Named, Part, Read, Record, Scalar, Variant, joined, single
 
 TEXTS_MAX: Final = 64
-"""Numbers and moments of a place that its manner is learnt from."""
+"""Numbers, and forms of moments, that the manner of a place is learnt from."""
 DOUBLES_MAX: Final = 1_000
 KEYS_MAX: Final = 1_000
 """Of one record. Keys beyond are data, and have no columns."""
@@ -79,7 +79,8 @@ class Sight:
     voids: Counter[str] = field(default_factory=Counter)
     """How often nothing stood there, and what that was."""
     texts: list[str] = field(default_factory=list)
-    moments: list[str] = field(default_factory=list)
+    moments: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    """What stands between date and time, digits of the second, the zone."""
     objects: int = 0
     key_count: int = 0
     """Of all objects together."""
@@ -106,8 +107,8 @@ class Sight:
                 self._see_number(str(value), "number")
             case str():
                 self.kinds["string"] = None
-                if len(self.moments) < TEXTS_MAX and _MOMENT.fullmatch(value):
-                    self.moments.append(value)
+                if (found := _MOMENT.fullmatch(value)) and len(self.moments) < TEXTS_MAX:
+                    self.moments[found[1] or "", len(found[2] or ""), found[3] or ""] += 1
             case _Object():
                 self._see_object(value, budget, depth)
             case list():
@@ -238,14 +239,12 @@ class Sight:
             yield from below.doubles()
 
     def _moment(self) -> MomentForm:
-        found = [match for text in self.moments if (match := _MOMENT.fullmatch(text))]
-        if not found:
+        if not self.moments:
             return MomentForm()
-        digits = {len(match[2] or "") for match in found}
-        zone = Counter(match[3] or "" for match in found).most_common(1)[0][0]
-        gap = next((match[1] for match in found if match[1]), "T")
+        digits = {digits for _, digits, _ in self.moments}
+        (gap, _, zone), _ = self.moments.most_common(1)[0]
         kind = write.AS_Z if zone == "Z" else write.AS_OFFSET if zone else write.NO_ZONE
-        return MomentForm(_digits(digits), _minutes(zone), kind, ord(gap))
+        return MomentForm(_digits(digits), _minutes(zone), kind, ord(gap or "T"))
 
 
 def size_of(part: Part) -> int:

@@ -11,6 +11,8 @@ the kernel stops and says at which value; it is called again with more (`json_co
 
 from typing import Any, Final, cast
 
+import numba
+import numba.extending
 import numpy as np
 from numba.cpython.unsafe import numbers
 
@@ -59,6 +61,7 @@ _FNV_PRIME: Final = np.uint64(0x100000001B3)
 _DAY: Final = 86_400_000_000
 
 POWER_MIN, POWER_MAX = -348, 347
+_types, _intrinsic = cast(Any, numba.types), cast(Any, numba.extending.intrinsic)
 leading_zeros, trailing_zeros = cast(Any, numbers.leading_zeros), cast(Any, numbers.trailing_zeros)
 
 
@@ -322,6 +325,14 @@ def _number(at: Long, end: Long) -> tuple[Long, Long, Long, Long]:
     return at, digits, power, kind
 
 
+@_intrinsic  # type: ignore[untyped-decorator]
+def _bits_of(_typing: Any, number: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
+
+    return _types.uint64(_types.float64), generate
+
+
 @inlined
 def _as_integer(digits: Long, power: Long, kind: Long) -> tuple[Long, bool]:
     """A number that is whole, however it is spelled: 1.0, 1e3."""
@@ -338,9 +349,15 @@ def _as_integer(digits: Long, power: Long, kind: Long) -> tuple[Long, bool]:
 
 @inlined
 def _double_bits(digits: Long, power: Long) -> tuple[Long, bool]:
-    """The nearest double, without its sign, as bits; False: that needs more care (Eisel and Lemire's algorithm)."""
+    """The nearest double, without its sign, as bits; False: that needs more care.
+
+    One rounding of two numbers that doubles have exactly, or else Eisel and Lemire's algorithm.
+    """
     if digits == 0:
         return np.uint64(0), True
+    if digits < np.uint64(2**53) and -22 <= power <= 22:
+        exact = np.float64(digits) / _EXACT[-power] if power < 0 else np.float64(digits) * _EXACT[power]
+        return _bits_of(exact), True
     if power < POWER_MIN or power > POWER_MAX:
         return np.uint64(0), False
     shift = np.uint64(leading_zeros(digits))

@@ -179,6 +179,14 @@ def test_moments_are_learnt_for_schemas_that_have_them() -> None:
         assert given_back(values, JsonCodec(part_of_text(schema), read_style(style_of(values)))).all()
 
 
+def test_what_is_at_even_distances_is_not_all_there_is() -> None:
+    schema = json.dumps({"properties": {"t": {"type": "string", "format": "date-time"}}})
+    values = located(
+        [f'{{"t": "2024-01-31T12:00:00{"" if i % 20 == 0 else ".250000"}Z"}}'.encode() for i in range(20_000)]
+    )
+    assert given_back(values, JsonCodec(part_of_text(schema), read_style(style_of(values)))).all()
+
+
 def test_a_second_program_with_another_style_gets_a_writer_of_its_own() -> None:
     python = [json.dumps({"a": i, "b": None}).encode() for i in range(100)]
     compact = located([b'{"b":"x","a":%d}' % i for i in range(50)])
