@@ -18,8 +18,8 @@ from lakestream.catalog.delta.follow import DeltaTables, Followed
 from lakestream.catalog.errors import NoSuchTable
 from lakestream.catalog.listing import Listings
 from lakestream.coordination import topic_settings
-from lakestream.errors import LakestreamError
-from lakestream.metadata.topics import Topics
+from lakestream.errors import LakestreamError, Misconfigured
+from lakestream.metadata.topics import Topic, Topics
 from lakestream.pipeline.delta.footers import FileNames
 from lakestream.storage.together import together
 
@@ -100,7 +100,7 @@ class DeltaMirror:
         wanting = {
             topic.topic_id: name
             for name, topic in (await self._topics.all()).items()
-            if topic_settings.read(topic.settings).delta
+            if _wants_delta(topic)
         }
         for topic_id in self.standings.keys() - wanting.keys():
             del self.standings[topic_id]
@@ -150,6 +150,13 @@ class DeltaMirror:
         if standing.behind != reason:
             log.warning("delta.behind topic=%s reason=%s", standing.name, reason)
         standing.behind, standing.behind_ms = reason, standing.behind_ms or now_ms
+
+
+def _wants_delta(topic: Topic) -> bool:
+    try:
+        return topic_settings.read(topic.settings).delta
+    except Misconfigured:  # by a version of the program that this one does not know; others go on
+        return False
 
 
 async def looked_once(mirror: DeltaMirror | None) -> None:
