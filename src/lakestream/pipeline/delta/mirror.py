@@ -97,11 +97,7 @@ class DeltaMirror:
 
     async def look(self) -> None:
         """At all topics that want a Delta table."""
-        wanting = {
-            topic.topic_id: name
-            for name, topic in (await self._topics.all()).items()
-            if _wants_delta(topic)
-        }
+        wanting = {topic.topic_id: name for name, topic in (await self._topics.all()).items() if _wants_delta(topic)}
         for topic_id in self.standings.keys() - wanting.keys():
             del self.standings[topic_id]
         for topic_id, name in wanting.items():
