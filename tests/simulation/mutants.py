@@ -53,6 +53,10 @@ class Verdict(NamedTuple):
 # ── what broken code does ────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _remember_the_newest(self: claimer.Lane, item: Any, failure: claimer.Failure) -> None:
+    self.failures[item.batch.producer_id] = failure
+
+
 async def _create_over(self: Claims, wanted: Sequence[tuple[PartitionId, Claim]]) -> list[Any]:
     """Write the claim whether or not one is there."""
     answers: list[Any] = []
@@ -429,7 +433,13 @@ MUTANTS = (
         "a batch that never came to the log holds back the next",
         "what fails on its way to the log is forgotten",
         [(setbacks, "note", _nothing_at_all)],
-        ("kafka lossy", "kafka storm", "kafka deposed"),
+        ("kafka newcomers",),
+    ),
+    Mutant(
+        "all failures of a producer are one",
+        "the newest is remembered",
+        [(claimer.Lane, "_remember", _remember_the_newest)],
+        ("kafka newcomers",),
     ),
     Mutant(
         "a retry is answered with its first offset",

@@ -168,6 +168,32 @@ MOODS = (
 )
 
 
+RARE_MOODS = (
+    replace(
+        KAFKA,
+        name="kafka newcomers",
+        weather=Weather(slow=0.1, refused=0.3, event_lost=1.0, events_made_up_s_max=20.0),
+        cuts=0.05,
+        plain=0,
+        readers=0,
+        deletes=0,
+        batches=4,
+        arrivals=6,
+    ),
+    Mood(
+        name="tables deposed",
+        weather=Weather(slow=0.05),
+        depositions=20,
+        transactional=0,
+        readers=6,
+        batches=20,
+        think_s_max=3.0,
+        move_s_max=3.0,
+    ),
+)
+"""For rules that seldom matter: only drawn by their names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     seed: int
@@ -182,7 +208,7 @@ class Outcome:
 
 
 def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
-    mood = luck.choice([mood for mood in MOODS if not names or mood.name in names])
+    mood = luck.choice([mood for mood in (*MOODS, *RARE_MOODS) if mood.name in names] if names else MOODS)
     weather = mood.weather
     if weather.event_lost and not mood.kafka:
         weather = replace(weather, events_made_up_s_max=luck.choice((None, 20.0)))

@@ -269,7 +269,7 @@ TABLE_MUTANTS = (
         "what is missing in a table is confirmed",
         "an old leader's word is taken for it",
         [(Catalog, "load_id", _load_anywhere)],
-        ("tables old", "deposed", "kafka deposed"),
+        ("tables deposed",),
     ),
     Mutant(
         "only what is stable becomes rows",

@@ -84,6 +84,8 @@ class Mood:
     """Everything goes through Kafka requests (tests/simulation/kafka)."""
     cuts: float = 0.0
     """Chance per Kafka request that its connection is cut soon."""
+    arrivals: int = 0
+    """Topics that are made late, and used at once."""
     deletes: int = 0
     """How often records are deleted from each topic."""
     members: int = 0

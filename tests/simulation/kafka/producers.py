@@ -62,6 +62,8 @@ class Producer(Client):
             await self.back_off()
             return False
         self.topic = Topic(self.topic_name, topic_id if self.by_id else None)
+        if self.world.mood.arrivals:
+            self.leave()  # it writes to one that was not asked, and may never have heard of the topic
         return True
 
     def make(self, producer_id: int = NO_PRODUCER, epoch: int = -1, sequence: int = NO_SEQUENCE) -> Sent:

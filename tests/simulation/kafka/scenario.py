@@ -99,7 +99,8 @@ def _admins(world: World, judge: Judge, sizes: dict[str, int]) -> list[Coroutine
     if world.mood.deletes_topic:
         work.append(Admin(world, judge, "admin").recreate(NAMES[0], sizes[NAMES[0]]))
     if world.luck.random() < 0.3:
-        work.append(_come_late(world, judge))
+        work.append(_come_late(world, judge, LATE_NAME))
+    work += [_come_late(world, judge, f"{LATE_NAME}-{number}") for number in range(world.mood.arrivals)]
     return work
 
 
@@ -115,12 +116,12 @@ def _passing(
     ]
 
 
-async def _come_late(world: World, judge: Judge) -> None:
+async def _come_late(world: World, judge: Judge, name: str) -> None:
     """A new topic, and at once those who use it, at brokers that have not heard of it yet."""
     admin = Admin(world, judge, "late")
-    await admin.create(LATE_NAME)
-    producers = [IdempotentProducer(world, judge, f"l{i}", LATE_NAME, 0) for i in range(3)]
-    await asyncio.gather(admin.look_around(LATE_NAME), *(producer.run() for producer in producers))
+    await admin.create(name)
+    producers = [IdempotentProducer(world, judge, f"l{i}{name[len(LATE_NAME) :]}", name, 0) for i in range(3)]
+    await asyncio.gather(admin.look_around(name), *(producer.run() for producer in producers))
 
 
 async def _switch_profiles(world: World) -> None:
