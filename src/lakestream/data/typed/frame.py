@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from lakestream.data.table.compiled import Longs
@@ -117,9 +118,9 @@ class Frame:
         sizes = counts[layout.domains]
         slots = int(sizes.sum())
         base = np.cumsum(sizes) - sizes
-        return cls(
-            layout, counts, base, np.zeros(slots, np.uint8), np.empty(slots, np.int64), np.empty(slots, np.int64)
-        )
+        # From Arrow's pool, which keeps pages: fresh ones cost as much as filling them.
+        bits, more = (np.frombuffer(pa.allocate_buffer(8 * slots), np.int64) for _ in range(2))
+        return cls(layout, counts, base, np.zeros(slots, np.uint8), bits, more)
 
     def __len__(self) -> int:
         return int(self.counts[0])
