@@ -14,6 +14,7 @@ import uvloop
 
 from lakestream.addresses import shifted_address
 from lakestream.board import Board
+from lakestream.cli.asked import tells_when_asked
 from lakestream.cli.child import beside
 from lakestream.cli.options import BROKER_OPTIONS, SERVE_OPTIONS, add_options, settings_of
 from lakestream.cli.stopping import told_to_stop
@@ -72,6 +73,7 @@ def _work(settings: Settings, seat: Seat) -> int:
 async def _serve(settings: Settings, seat: Seat) -> None:
     stop = told_to_stop(seat.parent)
     async with open_process(settings, worker=seat.number, board=seat.board) as process:
+        tells_when_asked(process.broker.server.unanswered)
         settle()
         seat.say_ready(f"{process.broker.kafka} {process.http}")
         async with beside(settings if settings.pipeline and not seat.number else None):

@@ -103,6 +103,10 @@ class KafkaServer:
         for connection in list(self.connections):
             connection.close("the broker stops", level=logging.DEBUG)
 
+    def unanswered(self) -> list[tuple[str, int]]:
+        """Clients that wait, and how many requests of each have no answer yet."""
+        return [(one.peer, one.unanswered) for one in self.connections if one.unanswered]
+
     def let_in(self, connection: "Connection", address: str) -> str | None:
         """Why it may not come in, if so."""
         if len(self.connections) >= self.settings.connections_max:
@@ -430,6 +434,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _lost(self, why: str) -> None:
         self.close(f"cannot be written to: {why}", level=logging.DEBUG)
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._slots)
 
     def _note_if_all_answered(self) -> None:
         if not self._slots and not self._unread_bytes:
