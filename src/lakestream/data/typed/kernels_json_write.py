@@ -61,7 +61,8 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef0123456789ABCDEF", np.uint8)
 _PAIRS: Final = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.uint8)
 
 _POWER_MIN, _POWER_MAX = -293, 326
-trailing_zeros = cast(Any, numbers.trailing_zeros)
+_TENS: Final = np.array([10**power for power in range(20)], np.uint64)
+leading_zeros, trailing_zeros = cast(Any, numbers.leading_zeros), cast(Any, numbers.trailing_zeros)
 
 
 def _powers() -> tuple[Array, Array]:
@@ -137,12 +138,8 @@ def _shortest(bits: Long) -> tuple[Long, Long]:
 
 @inlined
 def _digit_count(number: Long) -> Long:
-    count, limit = np.int64(1), np.uint64(10)
-    while count < 20 and number >= limit:
-        count += 1
-        if count < 20:
-            limit *= np.uint64(10)
-    return count
+    guess = ((np.int64(64) - np.int64(leading_zeros(number | np.uint64(1)))) * 1233) >> 12
+    return guess + np.int64(number | np.uint64(1) >= _TENS[guess])
 
 
 @inlined
@@ -200,15 +197,12 @@ def _put_double(out: Long, bits: Long, forms: Longs, form: Long) -> Long:
     exponent = count - 1 + power
     if forms[form, LOW] <= exponent < forms[form, HIGH]:
         return _put_plain(out, digits, count, power, forms[form, POINT_ZERO] != 0)
-    rest = digits
-    for _ in range(count - 1):
-        rest //= np.uint64(10)
+    rest = digits // _TENS[count - 1]
     put_byte(out, 48 + np.int64(rest))
     out += 1
     if count > 1:
         put_byte(out, 46)
-        first = digits - rest * _ten_to(count - 1)
-        out = _put_digits(out + 1, first, count - 1)
+        out = _put_digits(out + 1, digits - rest * _TENS[count - 1], count - 1)
     elif forms[form, IS_JAVA]:
         put_byte(out, 46)
         put_byte(out + 1, 48)
@@ -229,14 +223,6 @@ def _put_double(out: Long, bits: Long, forms: Longs, form: Long) -> Long:
 
 
 @inlined
-def _ten_to(power: Long) -> Long:
-    result = np.uint64(1)
-    for _ in range(power):
-        result *= np.uint64(10)
-    return result
-
-
-@inlined
 def _put_plain(out: Long, digits: Long, count: Long, power: Long, has_point: bool) -> Long:
     """Without an exponent."""
     if power >= 0:
@@ -247,7 +233,7 @@ def _put_plain(out: Long, digits: Long, count: Long, power: Long, has_point: boo
             out += 2
         return out
     if count + power > 0:
-        behind = _ten_to(-power)
+        behind = _TENS[-power]
         whole = digits // behind
         out = _put_digits(out, whole, count + power)
         put_byte(out, 46)
