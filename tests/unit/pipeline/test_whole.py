@@ -16,9 +16,9 @@ from lakestream.catalog.updates import RemoveProperties, RemoveSnapshotRef, SetP
 from lakestream.catalog.whole_tag import WHOLE_AT, WHOLE_TAG
 from lakestream.data.log.log import Log
 from lakestream.errors import Unavailable
-from lakestream.metadata.topics import Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline import backlog
+from lakestream.pipeline import rounds as rounds_module
 from lakestream.pipeline.plan import PlanSettings
 from lakestream.pipeline.tasks import Outcome, Stuck
 from lakestream.testing.batches import make_batch
@@ -91,7 +91,7 @@ async def test_without_transactions_the_tag_is_on_the_newest_snapshot(
 ) -> None:
     one, two = await world.topic(2)
     log, driving = await world.broker(), await Driving.start(world)
-    monkeypatch.setattr(Topics, "get", None)  # nobody looks a second time
+    monkeypatch.setattr(rounds_module, "whereabouts", None)  # nobody looks a second time
     for _ in range(3):
         await log.append(one, plain("a"))
         await log.append(two, plain("b"))
