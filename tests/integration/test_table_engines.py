@@ -389,3 +389,5 @@ def test_spark_reads_every_type_that_it_has(cluster: Brokers, kinds: None, spark
     columns = typed_engines.NO_TIME
     assert typed_engines.by_spark(spark, "sparkable", columns) == typed_engines.expected(columns)
     assert typed_engines.offsets_by_spark(spark, "sparkable") == typed_engines.offsets_expected()
+    told = spark.sql("SELECT count(clock) FROM lake.default.kinds", fails=True)
+    assert "time" in str(told), "if it reads a time of day now, it need not be left out any more"
