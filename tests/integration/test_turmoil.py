@@ -36,6 +36,7 @@ async def test_no_anomaly_in_turmoil(tmp_path: Path) -> None:
     seed = os.environ.get("TURMOIL_SEED") or (uuid.uuid4().hex if SOAK else tmp_path.name)
     async with cluster(tmp_path, BROKERS) as world:
         run = Run(world, seed)
+        run.look_inside(tmp_path)
         try:
             faults = await run.go(RUN_S)
             anomalies = check(run.history.events)
@@ -44,6 +45,8 @@ async def test_no_anomaly_in_turmoil(tmp_path: Path) -> None:
         except BaseException:
             kept(run.history.events, tmp_path, seed)
             raise
+    if hung(run.history.events):
+        kept(run.history.events, tmp_path, seed)
     picture = tmp_path / "turmoil.svg"
     picture.write_text(draw(run.history.events))
     save(run.history.events, tmp_path / "history.jsonl")
@@ -70,6 +73,10 @@ def done(events: list[Happened], kind: type[Send | Transaction]) -> int:
 
 def told(events: list[Happened]) -> str:
     polled = sum(len(event.records) for event in events if isinstance(event, Poll))
-    hung = sum(isinstance(event, Trouble) and NO_RETURN in event.what for event in events)
     sent, ended = done(events, Send), done(events, Transaction)
-    return f"{sent} sends, {ended} transactions, {polled} records polled, {hung} calls of clients that never came back"
+    lost = f"{hung(events)} calls of clients that never came back"
+    return f"{sent} sends, {ended} transactions, {polled} records polled, {lost}"
+
+
+def hung(events: list[Happened]) -> int:
+    return sum(isinstance(event, Trouble) and NO_RETURN in event.what for event in events)

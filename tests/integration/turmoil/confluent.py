@@ -1,6 +1,8 @@
 """confluent-kafka (librdkafka) behind the faces of faces.py."""
 
+import logging
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -30,6 +32,7 @@ HARMLESS: Final = {
     KafkaError._PARTITION_EOF,
 }
 """What a consumer is told on its way. It goes on by itself."""
+LINES_MAX: Final = 2_000
 
 
 def _common(bootstrap: str, name: str) -> dict[str, Any]:
@@ -43,6 +46,21 @@ def _common(bootstrap: str, name: str) -> dict[str, Any]:
         "topic.metadata.refresh.interval.ms": METADATA_MS,
         "log_level": 0,
     }
+
+
+class Lines(logging.Handler):
+    """The last lines that a client wrote about itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: deque[str] = deque(maxlen=LINES_MAX)
+        self.logger = logging.Logger("librdkafka", logging.DEBUG)
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if not self.kept or self.kept[-1] != line:  # some are said thousands of times
+            self.kept.append(line)
 
 
 class Sender:
@@ -75,7 +93,9 @@ class Writer:
             "message.timeout.ms": TRANSACTION_MS,
             "linger.ms": 0,
         }
-        self._producer = confluent_kafka.Producer(_common(bootstrap, transactional_id) | own)
+        self._lines = Lines()
+        settings = _common(bootstrap, transactional_id) | own | {"debug": "eos,broker", "log_level": 7}
+        self._producer = confluent_kafka.Producer(settings, logger=self._lines.logger)
         self._producer.init_transactions(CALL_S_MAX)
 
     def begin(self) -> None:
@@ -89,15 +109,21 @@ class Writer:
         self._producer.poll(0)
 
     def send_offsets(self, positions: Sequence[Position], reader: "Reader", group: str) -> None:
+        """It may not come back: librdkafka waits for a group's coordinator that has left the metadata to come up again,
+        and does not ask for the next one (librdkafka issue 5511)."""
         offsets = [TopicPartition(at.place.topic, at.place.number, at.offset) for at in positions]
         metadata = reader.metadata()
-        bounded(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, CALL_S_MAX))
+        bounded(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, CALL_S_MAX), self._said)
 
     def commit(self) -> None:
-        bounded(lambda: self._producer.commit_transaction(CALL_S_MAX))
+        bounded(lambda: self._producer.commit_transaction(CALL_S_MAX), self._said)
 
     def abort(self) -> None:
-        bounded(lambda: self._producer.abort_transaction(CALL_S_MAX))
+        bounded(lambda: self._producer.abort_transaction(CALL_S_MAX), self._said)
+
+    def _said(self) -> str:
+        self._producer.poll(0)  # what it has to say waits in a queue
+        return "\n".join(self._lines.kept)
 
     def close(self) -> None:
         """As a crash: what is open stays so."""

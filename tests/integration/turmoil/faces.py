@@ -29,8 +29,13 @@ Told: TypeAlias = Callable[[int | None], None]
 Polled: TypeAlias = dict[Place, list[Record]]
 
 
-def bounded(call: Callable[[], object]) -> None:
-    """Some calls of some clients wait for ever when a broker went away at the wrong moment."""
+on_no_return: list[Callable[[str], None]] = []
+"""Told what the client said lately, at the moment when a call of it has not come back."""
+
+
+def bounded(call: Callable[[], object], said: Callable[[], str] = str) -> None:
+    """Some calls of some clients wait for ever when a broker went away at the wrong moment. `said`: what the client
+    has to say about that."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -43,6 +48,8 @@ def bounded(call: Callable[[], object]) -> None:
     thread.start()
     thread.join(BOUND_S)
     if thread.is_alive():
+        for tell in on_no_return:
+            tell(said())
         raise TimeoutError(f"{NO_RETURN} {BOUND_S:.0f} s")
     if failed:
         raise failed[0]

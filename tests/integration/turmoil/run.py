@@ -1,10 +1,13 @@
 """One run from its start to what all readers find in the end: clients and trouble beside one another, then calm."""
 
 import asyncio
+import faulthandler
 import random
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, cast
 
 import confluent_kafka
@@ -13,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.integration.turmoil import aio, confluent, kafka_python
 from tests.integration.turmoil.cluster import Cluster
-from tests.integration.turmoil.faces import CALL_S_MAX, PARTITIONS, TRANSACTION_MS, Library
+from tests.integration.turmoil.faces import CALL_S_MAX, PARTITIONS, TRANSACTION_MS, Library, on_no_return
 from tests.integration.turmoil.faults import turmoil
 from tests.integration.turmoil.history import History, Log, Place, Record
 from tests.integration.turmoil.programs import AGAIN_S, Looking, Moving, Program, Reading, Sending, Transacting
@@ -43,6 +46,7 @@ class Run:
         self.history = History()
         self._cluster = cluster
         self._luck = random.Random(seed)
+        self._no_returns = 0
         self._writers, self._readers = self._programs()
         self._looking = Looking("looks", LIBRARIES["confluent"], cluster.bootstrap, self.history, GROUPS)
 
@@ -68,6 +72,21 @@ class Run:
         ]
         return writers, readers
 
+    def look_inside(self, folder: Path) -> None:
+        """If a call of a client does not come back: what the client says, where the threads of this process are, and
+        what each broker is at, into the logs in that folder."""
+
+        def tell(said: str) -> None:
+            self._no_returns += 1
+            with (folder / f"no-return-{self._no_returns}.log").open("w") as out:
+                out.write(f"at {self.history.now_s():.1f} s\n{said}\n")
+                out.flush()
+                faulthandler.dump_traceback(out)
+            for node in self._cluster.nodes:
+                node.process.signal(signal.SIGUSR1)
+
+        on_no_return[:] = [tell]
+
     async def go(self, seconds: float) -> int:
         """How many faults there were."""
         await asyncio.to_thread(self._make_topics)
@@ -86,6 +105,7 @@ class Run:
                 self.history.add(log)
         finally:
             await asyncio.shield(self._stop(programs))
+            on_no_return.clear()
         return faults
 
     async def _stop(self, programs: Sequence[Program]) -> None:
