@@ -30,13 +30,16 @@ from lakestream.data.typed.framing import Group, Missed, Split, Unknown
 from lakestream.data.typed.kernels_values import FRAME_SIZE, differing
 from lakestream.data.typed.project import Projection, bound_ids
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.schemas.columns import Column, inner_columns, pruned
+from lakestream.schemas.columns import Column, all_columns, inner_columns, pruned
 from lakestream.schemas.model import Format
 from lakestream.schemas.typing import Inferred, Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
 from lakestream.schemas.writers import Writer
 
 ROWS_MAX: Final = 32_768
 """Worked on at a time. More are not faster, and need more memory."""
+ROWS_MIN: Final = 256
+SLOTS_MAX: Final = 8_000_000
+"""Rows times columns, of which each takes 17 bytes in a frame, and then some in Arrow: wide tables take fewer rows."""
 CODECS_MAX: Final = 256
 MISFITS_MAX: Final = 20
 JSON: Final = Format.JSON.value
@@ -70,6 +73,7 @@ class Typist:
         self.columns = written_columns(columns, typing)
         """Those that the rows have which come out: parquet.py is to be told the same."""
         self.tally = Tally()
+        self._step = min(ROWS_MAX, max(ROWS_MIN, SLOTS_MAX // sum(1 for _ in all_columns(self.columns))))
         self._schema = arrow_schema(self.columns)
         self._values = _Typing(Part.VALUE, typing.value, self.columns, self.tally, codecs, typing.asks)
         self._key = _key_column(self.columns, typing.key.writers)
@@ -79,8 +83,8 @@ class Typist:
     def typed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The rows that `decode.py` made, in the table's columns. Wanted: somebody has to be asked first."""
         for batch in batches:
-            for start in range(0, batch.num_rows, ROWS_MAX):
-                yield self._rows(batch.slice(start, ROWS_MAX))
+            for start in range(0, batch.num_rows, self._step):
+                yield self._rows(batch.slice(start, self._step))
 
     def _rows(self, batch: Any) -> Any:
         stream, count = batch.column(STREAM), batch.num_rows
