@@ -2,44 +2,31 @@
 pipeline, changed by Spark through Iceberg, and read as a Delta table by delta-rs, DuckDB and Spark itself.
 """
 
-import asyncio
 import json
-import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from duckdb_extensions import import_extension  # type: ignore[import-untyped]
 from pyiceberg.types import TimeType
+from tests.integration.delta_tables import BOTH, delta_root, delta_rows, maintained
+from tests.integration.dying_pipeline import DIED, SCRIPT
 from tests.integration.engines import Rows, Spark, duckdb_of, pyiceberg_of, spark_of
 from tests.integration.kafka_clients import Confluent, Record
 from tests.integration.programs import cluster_of
 from tests.integration.test_history_clients import made, move
 
-from lakestream.catalog.opening import open_catalog
-from lakestream.clock import RandomIds, SystemClock
-from lakestream.metadata.claims import Claims
-from lakestream.metadata.topics import Topics
-from lakestream.node import open_stores
-from lakestream.pipeline.delta.mirror import DeltaMirror
-from lakestream.pipeline.maintenance.job import LocalRewrites
-from lakestream.pipeline.maintenance.maintain import Done, Maintenance, MaintenanceSettings
-from lakestream.pipeline.maintenance.merging import MergeSettings
-from lakestream.pipeline.maintenance.work import Rewriting
-from lakestream.settings import Settings
+from lakestream.pipeline.maintenance.maintain import Done
 from lakestream.testing.brokers import Brokers
-
-BOTH = {"lakestream.table.formats": "iceberg,delta"}
-EAGER = MaintenanceSettings(look_ms=0, idle_ms=0, merge=MergeSettings(files_min=2, many=2, young_ms=0))
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +43,6 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 def spark(cluster: Brokers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
     with spark_of(cluster, tmp_path_factory.mktemp("spark"), delta=True) as session:
         yield session
-
-
-@contextmanager
-def environment_of(cluster: Brokers) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update({name: text for name, text in cluster.environment.items() if name.startswith("AWS_")})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 class Topic:
@@ -96,38 +72,14 @@ class Topic:
 
     @property
     def root(self) -> str:
-        return f"{pyiceberg_of(self.cluster).load_table(f'default.{self.name}').location()}/data"
+        return delta_root(self.cluster, self.name)
 
     def maintain(self) -> Done:
-        """And the Delta table then, as the pipeline's driver does both."""
-        folder = self.cluster[0]._log.parent / "data"
-        settings = Settings(data_dir=folder, metadata=self.cluster.metadata, storage=self.cluster.storage)
-
-        async def maintained() -> Done:
-            clock, ids = SystemClock(), RandomIds()
-            async with open_stores(settings, clock, ids) as stores:
-                catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, clock, ids)
-                topics, now_ms = Topics(stores.metadata), stores.metadata.now_ms
-                mirror = DeltaMirror(catalog, topics, now_ms)
-                await mirror.look()
-                job = LocalRewrites(Rewriting(stores.objects, catalog.locations, ids))
-                claims = Claims(stores.metadata)
-                done = await Maintenance(catalog, topics, claims, job, now_ms, EAGER, mirror).maintain()
-                await mirror.look()
-                assert [one.behind for one in mirror.standings.values()] == [""] * len(mirror.standings)
-                return done
-
-        with environment_of(self.cluster):
-            return asyncio.run(maintained())
+        return maintained(self.cluster)
 
     def by_delta_rs(self, value: str = "value") -> Rows:
-        query = f'SELECT _stream, "{value}" AS value FROM t'
-        with environment_of(self.cluster):
-            options = {"allow_http": "true"}
-            table = DeltaTable(self.root, storage_options=options)
-            found = QueryBuilder().register("t", table).execute(query).read_all()
-        rows = [row for batch in found.to_batches() for row in pa.record_batch(batch).to_pylist()]
-        return sorted((row["_stream"]["partition"], row["_stream"]["offset"], _hex(row["value"])) for row in rows)
+        rows = [(row["_stream"], row["value"]) for row in delta_rows(self.cluster, self.name, value)]
+        return sorted((stream["partition"], stream["offset"], _hex(held)) for stream, held in rows)
 
     def by_duckdb(self, value: str = "value") -> Rows:
         with duckdb_of(self.cluster) as connection:
@@ -173,6 +125,7 @@ def check(topic: Topic, spark: Spark, rows: int, value: str = "value") -> None:
     assert topic.by_spark(spark, value) == wanted
 
 
+@pytest.mark.timeout(300)
 def test_every_reader_sees_what_iceberg_has(cluster: Brokers, spark: Spark) -> None:
     topic = Topic(cluster, "both")
     table = "lake.default.both"
@@ -258,3 +211,20 @@ def test_what_delta_cannot_say_is_refused(cluster: Brokers) -> None:
         update.add_column("at", TimeType())
     with pytest.raises(KafkaException, match="no delta, since column at is of type time, which Delta does not have"):
         topic.alter("lakestream.table.formats", "iceberg,delta")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_that_dies_between_the_commits(cluster: Brokers, when: str) -> None:
+    topic = Topic(cluster, f"died_{when}")
+    topic.grow(10)
+    topic.client.produce(topic.name, made(10, 15))
+    data_dir = str(cluster[0]._log.parent / "data")
+    command = [sys.executable, SCRIPT, when, data_dir, cluster.metadata, cluster.storage]
+    assert subprocess.run(command, env=dict(cluster.environment), timeout=100).returncode == DIED
+    assert len(topic.by_delta_rs()) == (10 if when == "before" else 15)
+    move(cluster)  # nothing is left to move, and the next driver sees that Delta is behind
+    wanted = topic.iceberg()
+    assert len(wanted) == 15
+    assert topic.by_delta_rs() == wanted
+    assert topic.by_duckdb() == wanted
+    assert DeltaTable(topic.root.removeprefix("file://")).version() == 1, "once"
