@@ -137,7 +137,7 @@ def _unwrapped(value: Any) -> Any:
             return _unwrapped(inner)
         case dict():
             return {name: _unwrapped(one) for name, one in value.items()}
-        case [(str(), _), *_]:
+        case [tuple() as first, *_] if isinstance(first[0], str):
             return {key: _unwrapped(one) for key, one in value}
         case list():
             return [_unwrapped(one) for one in value]
