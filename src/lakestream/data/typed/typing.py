@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +31,7 @@ from lakestream.data.typed.framing import Group, Missed, Split, Unknown
 from lakestream.data.typed.kernels_values import FRAME_SIZE, differing
 from lakestream.data.typed.project import Projection, bound_ids
 from lakestream.errors import LakestreamError, Rejected
+from lakestream.model import MiB
 from lakestream.schemas.columns import Column, all_columns, inner_columns, pruned
 from lakestream.schemas.model import Format
 from lakestream.schemas.typing import Inferred, Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted, WantedSchema
@@ -40,6 +42,10 @@ ROWS_MAX: Final = 32_768
 ROWS_MIN: Final = 256
 SLOTS_MAX: Final = 8_000_000
 """Rows times columns, of which each takes 17 bytes in a frame, and then some in Arrow: wide tables take fewer rows."""
+BYTES_MAX: Final = 4 * MiB
+"""Of values worked on at a time: a list of small numbers takes fifty times as much memory as its bytes."""
+VALUE_BYTES_MAX: Final = 8 * MiB
+TOO_LARGE: Final = f"it is larger than {VALUE_BYTES_MAX // MiB} MiB, which no value with columns may be"
 CODECS_MAX: Final = 256
 MISFITS_MAX: Final = 20
 JSON: Final = Format.JSON.value
@@ -83,8 +89,8 @@ class Typist:
     def typed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The rows that `decode.py` made, in the table's columns. Wanted: somebody has to be asked first."""
         for batch in batches:
-            for start in range(0, batch.num_rows, self._step):
-                yield self._rows(batch.slice(start, self._step))
+            for start, end in pairwise(_cuts(Located.of(batch.column(VALUE)).size, self._step)):
+                yield self._rows(batch.slice(start, end - start))
 
     def _rows(self, batch: Any) -> Any:
         stream, count = batch.column(STREAM), batch.num_rows
@@ -156,8 +162,12 @@ class _Typing:
         self._asks = asks
 
     def typed(self, values: Located, offsets: Longs) -> _Columns:
-        count = values.size.size
+        count, is_there = values.size.size, values.size >= 0
+        too_large = np.flatnonzero(values.size > VALUE_BYTES_MAX)
+        if too_large.size:
+            values = Located(values.address, np.where(values.size > VALUE_BYTES_MAX, -1, values.size), values.held)
         split = self._split(values)
+        split.unknown.append(Unknown(TOO_LARGE, 0, too_large))
         if split.wanted and self._asks:
             raise Wanted(tuple(self._wanted(one, values) for one in split.wanted))
         work = _Rows(count)
@@ -167,7 +177,7 @@ class _Typing:
             self._give_up(work, unknown, offsets)
         for group in split.groups:
             self._type(work, group, offsets, len(split.groups) == 1)
-        is_raw = work.is_raw & (values.size >= 0)
+        is_raw = work.is_raw & is_there
         if self._part is Part.VALUE:
             self._tally.typed += int(np.count_nonzero(work.is_typed))
             self._tally.raw += int(np.count_nonzero(is_raw))
@@ -333,6 +343,21 @@ def craft_of(writer: Writer, columns: tuple[Column, ...], codecs: Callable[[Writ
     except LakestreamError as error:
         return str(error)
     return Craft(writer, codec, Projection(codec.shape, writer.columns, columns))
+
+
+# Rows at a time
+
+
+def _cuts(sizes: Longs, rows_max: int) -> list[int]:
+    """Where to cut rows, so that none of the parts has too many, or too many bytes."""
+    ends = np.cumsum(np.maximum(sizes, 0))
+    cuts, start = [0], 0
+    while start < sizes.size:
+        before = int(ends[start - 1]) if start else 0
+        fitting = int(np.searchsorted(ends, before + BYTES_MAX, side="right"))
+        start = min(max(fitting, start + 1), start + rows_max)
+        cuts.append(start)
+    return cuts
 
 
 # Rows of several writers

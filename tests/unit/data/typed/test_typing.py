@@ -246,6 +246,20 @@ def test_rows_of_a_table_can_be_written() -> None:
     assert file.description.null_counts[1] == 5
 
 
+def test_large_values_are_worked_on_alone_and_very_large_ones_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.data.typed.typing.BYTES_MAX", 100)
+    monkeypatch.setattr("lakestream.data.typed.typing.VALUE_BYTES_MAX", 300)
+    columns, writers = table("named")
+    values = [value(1, "x" * size) for size in (10, 10, 200, 10, 400, 10, 10)]
+    one = typist(columns, writers)
+    made = list(one.typed([rows(*values)]))
+    assert [len(batch) for batch in made] == [2, 1, 1, 1, 2]
+    found = [row for batch in made for row in listed(batch, "name", *META)]
+    assert found[:4] == [(("x" * size), 1, None) for size in (10, 10, 200, 10)]
+    assert found[4] == (None, None, values[4])
+    assert [(misfit.offset, misfit.count) for misfit in one.tally.misfits()] == [(14, 1)]
+
+
 def test_many_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakestream.data.typed.typing.ROWS_MAX", 3)
     columns, writers = table("full")
