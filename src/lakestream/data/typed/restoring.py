@@ -33,6 +33,9 @@ from lakestream.schemas.writers import NoWriter, Writer
 PICKED_SHARE_MAX: Final = 0.6
 """Of the rows that a writer has: where it is less, they are picked out first."""
 CODECS_MAX: Final = 256
+ROWS_MIN: Final = 256
+SLOTS_MAX: Final = 8_000_000
+"""Rows times columns that are encoded at a time: of wide tables there are fewer rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +76,9 @@ def _encoded(rows: TypedRows, number: int, places: Longs, writers: Mapping[int, 
     if isinstance(reader, str):
         raise Corrupt(f"{name}: rows of schema {number} cannot become values again: {reader}")
     try:
-        values = reader.values(rows, places)
+        step = max(ROWS_MIN, SLOTS_MAX // len(reader.layout))
+        parts = [reader.values(rows, places[start : start + step]) for start in range(0, places.size, step)]
+        values = parts[0] if len(parts) == 1 else Located.joined(parts)
     except Corrupt as error:
         raise Corrupt(f"{name}: rows of schema {number} are no values any more: {error}") from error
     if (values.size < 0).any():

@@ -13,6 +13,7 @@ from tests.unit.data.table.typed_lakes import TypedLake, odd_values, typed, type
 from tests.unit.data.typed.tiny import value
 
 from lakestream.catalog.evolve import evolve, with_value
+from lakestream.data.typed import restoring
 from lakestream.errors import Corrupt
 from lakestream.schemas.typing import Mode
 
@@ -33,6 +34,14 @@ async def test_what_was_produced_is_read_back(lake: TypedLake) -> None:
     for offset in (0, 57, 199, 203):
         past = await lake.history.read(LOG, offset, 1)
         assert past.batches
+
+
+async def test_many_rows_become_values_in_parts(lake: TypedLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restoring, "SLOTS_MAX", 40)
+    monkeypatch.setattr(restoring, "ROWS_MIN", 1)
+    await typed(lake)
+    records = await lake.type(odd_values(200))
+    assert await lake.read_all() == records
 
 
 async def test_columns_and_writers_that_came_later(lake: TypedLake) -> None:
