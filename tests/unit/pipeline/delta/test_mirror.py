@@ -16,6 +16,7 @@ from tests.unit.data.table.plain import Record
 from tests.unit.pipeline.delta.readers import Seen, duckdb, read
 
 from lakestream.catalog.delta.choosing import check_delta
+from lakestream.catalog.delta.log import LOG_KEPT_MS, DeltaLog
 from lakestream.catalog.delta.paths import HAS_DELTA
 from lakestream.catalog.expire import ExpirySettings
 from lakestream.catalog.orphans import OrphanSettings
@@ -294,23 +295,40 @@ async def test_a_crash_between_the_commits_is_healed(lake: Lake, monkeypatch: py
 
 async def test_checkpoints_and_an_old_log(lake: Lake) -> None:
     mirror = mirror_of(lake)
-    for start in range(45):
+    for start in range(22):
         await lake.move(many(start, start + 1))
         await mirror.look()
     folder = await root(lake)
     log = folder / "_delta_log"
-    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 39
-    for version in range(39):
+    assert json.loads((log / "_last_checkpoint").read_text())["version"] == 19
+    for version in range(19):
         (log / f"{version:020d}.json").unlink()
-    assert read(folder) == seen(many(0, 45))
-    again = mirror_of(lake)
-    await lake.move(many(45, 47))
-    assert await behind(again) == ""
-    assert read(folder) == seen(many(0, 47))
-    (log / "_last_checkpoint").unlink()  # only a hint
-    await lake.move(many(47, 48))
+    assert read(folder) == seen(many(0, 22))
+    await lake.move(many(22, 24))
     assert await behind(mirror_of(lake)) == ""
-    assert read(folder) == seen(many(0, 48))
+    (log / "_last_checkpoint").unlink()  # only a hint
+    await lake.move(many(24, 25))
+    assert await behind(mirror_of(lake)) == ""
+    assert read(folder) == seen(many(0, 25))
+
+
+async def test_an_old_log_is_forgotten_up_to_a_checkpoint(lake: Lake) -> None:
+    mirror = mirror_of(lake)
+    for start in range(22):
+        await lake.move(many(start, start + 1))
+        await mirror.look()
+    folder = await root(lake) / "_delta_log"
+    log = DeltaLog(lake.store, f"{lake.key((await lake.table()).metadata['location'])}/data/_delta_log")
+    now_ms = await lake.server.client().now_ms()
+    assert await log.forget_old(now_ms) == 0, "none is old"
+    assert await log.forget_old(now_ms + LOG_KEPT_MS + 60_000) == 19
+    assert sorted(path.name[17:] for path in folder.glob("0*")) == [
+        "019.checkpoint.parquet",
+        "019.json",
+        "020.json",
+        "021.json",
+    ]
+    assert (await log.read()).version == 21
 
 
 async def test_what_others_commit_to_it_is_put_right(lake: Lake) -> None:
