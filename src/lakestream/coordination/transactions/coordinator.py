@@ -88,6 +88,7 @@ class TransactionCoordinator:
         self._clock = clock
         self.patrol = Patrol(self._shelf, self._records, self.endings, clock, self.is_mine, lambda: view.brokers)
         self._looks: Looks[Known | None] = Looks()
+        self._pending_looks: Looks[frozenset[PartitionId]] = Looks()
         self._ids: dict[int, str] = {}  # by producer id; the least recent first
         self._noted: dict[tuple[str, str, int], None] = {}  # group, transactional id, producer id
 
@@ -98,6 +99,7 @@ class TransactionCoordinator:
         await self.patrol.close()
         await self.endings.close()
         await self._looks.close()
+        await self._pending_looks.close()
 
     def figures(self) -> TransactionFigures:
         endings = self.endings
@@ -249,8 +251,14 @@ class TransactionCoordinator:
             lambda record: machine.put_offsets(record, who, group, offsets, protocol, self._clock.now_ms()),
         )
 
-    async def pending(self, group: str) -> set[PartitionId]:
-        """Partitions whose offset may change by itself: a transaction that holds another one has not ended."""
+    async def pending(self, group: str) -> frozenset[PartitionId]:
+        """Partitions whose offset may change by itself: a transaction that holds another one has not ended.
+
+        All ids that ever were in the group are read for it. After a rebalance all members ask at once: they share a
+        look that begins after they asked."""
+        return await self._pending_looks.look(group, lambda: self._look_for_pending(group))
+
+    async def _look_for_pending(self, group: str) -> frozenset[PartitionId]:
         found: set[PartitionId] = set()
         noted = await self._records.of_group(group)
         loads = [self._shelf.load(one.transactional_id, confirmed=True) for one in noted]
@@ -259,7 +267,7 @@ class TransactionCoordinator:
                 await self._records.forget_group(group, one)
             else:
                 found.update(offset.partition for offset in known.record.offsets.get(group, ()))
-        return found
+        return frozenset(found)
 
     async def _note(self, group: str, transactional_id: str, who: Identity) -> None:
         """Before offsets of the group are part of a transaction, so that whoever reads them finds it. Once is enough:

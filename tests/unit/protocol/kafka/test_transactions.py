@@ -30,6 +30,9 @@ from tests.unit.protocol.kafka.transaction_scenarios import (
     until_stable,
 )
 
+from lakestream.coordination.transactions.coordinator import TransactionCoordinator
+from lakestream.metadata.memory import MemoryStore
+from lakestream.metadata.store import Key, Record
 from lakestream.testing.batches import make_batch
 
 
@@ -242,3 +245,30 @@ async def test_all_offsets_of_a_group_show_those_that_wait(serving: Serving) -> 
     assert [(one.committed_offset, one.error_code) for one in topic.partitions] == [(-1, UNSTABLE)]
     await producer.end()
     await until_offset(serving, 5)
+
+
+class CountedReads(MemoryStore):
+    reads = 0
+
+    async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
+        self.reads += 1
+        await asyncio.sleep(0)
+        return await super().get(key, confirmed=confirmed)
+
+
+async def test_all_members_that_ask_for_stable_offsets_at_once_share_a_look(serving: Serving) -> None:
+    """Each of them alone would read every transactional id of the group: after a rebalance, all times all."""
+    ids = 5
+    for number in range(ids):
+        producer = await ready(serving, f"id-{number}", implicit=True)
+        assert await producer.commit_offset(number) == 0
+        assert await producer.end() == 0
+    await until_offset(serving, ids - 1)
+    store, services = CountedReads(serving.world.server), serving.services
+    coordinator = TransactionCoordinator(
+        store, services.log, services.view, services.who, lambda: True, services.cluster, services.clock
+    )
+    found = await asyncio.gather(*(coordinator.pending("g") for _ in range(20)))
+    assert found == [frozenset()] * 20
+    assert store.reads <= 2 * ids
+    await coordinator.close()
