@@ -10,6 +10,7 @@ CACHE  ?= $(or $(LAKESTREAM_CACHE),$(HOME)/.cache/lakestream)
 export LAKESTREAM_CACHE := $(CACHE)
 
 SEEDS ?= 200
+KERNELS := lakestream.pipeline.work, lakestream.data.table.replay, lakestream.data.typed.avro, lakestream.data.typed.json_codec, lakestream.data.typed.protobuf
 SOAK_S ?= 120
 TURMOIL_S ?= 600
 
@@ -25,7 +26,7 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c 'import lakestream.pipeline.work, lakestream.data.table.replay'  # compiles kernels, once for all
+	$(BIN)/python -c 'import $(KERNELS)'  # compiles them, once for all
 	touch $@
 
 setup: $(VENV)/.ready ## build .venv from the pinned list; nothing else
