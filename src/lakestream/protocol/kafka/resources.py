@@ -21,7 +21,7 @@ _TITLES: Final = {
     BROKER: "a broker's settings are given when it starts",
     BROKER_LOGGER: "log levels cannot be changed",
     CLIENT_METRICS: "client metrics are not served",
-    GROUP: "groups have no settings",
+    GROUP: "groups have no settings of their own",
 }
 
 Change: TypeAlias = Callable[[Any, dict[str, str]], dict[str, str]]

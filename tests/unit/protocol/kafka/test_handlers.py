@@ -273,7 +273,7 @@ async def delete_records(serving: Serving, version: int) -> None:
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 @scenario(32)
@@ -288,10 +288,12 @@ async def describe_configs(serving: Serving, version: int) -> None:
         {"resource_type": BROKER, "resource_name": "", "configuration_keys": None},
         {"resource_type": BROKER, "resource_name": "8", "configuration_keys": None},
         {"resource_type": 8, "resource_name": "0", "configuration_keys": None},
+        {"resource_type": GROUP, "resource_name": "g", "configuration_keys": None},
+        {"resource_type": GROUP, "resource_name": "", "configuration_keys": None},
     ]
     body = {"resources": resources, "include_synonyms": True, "include_documentation": True}
     answer = await serving.ask(32, version, body)
-    assert [result.error_code for result in answer.results] == [0, 0, 3, 17, 0, 0, 42, 42]
+    assert [result.error_code for result in answer.results] == [0, 0, 3, 17, 0, 0, 42, 42, 0, 42]
     assert all((result.error_message is None) == (result.error_code == 0) for result in answer.results)
     everything, some, *_ = answer.results
     has(some, resource_type=TOPIC, resource_name="t")
@@ -312,6 +314,11 @@ async def describe_configs(serving: Serving, version: int) -> None:
     assert broker["transaction.max.timeout.ms"].value == "900000"
     assert all(config.read_only for config in broker.values())
     assert answer.results[5].configs == ()
+    group = {config.name: (config.value, config.read_only) for config in answer.results[8].configs}
+    assert group == {
+        "consumer.session.timeout.ms": ("45000", True),
+        "consumer.heartbeat.interval.ms": ("5000", True),
+    }
     plain = await serving.ask(32, version, {"resources": resources[:1]})
     assert plain.results[0].configs[0].synonyms == ()
     has(plain.results[0].configs[0], documentation=None)

@@ -1,7 +1,8 @@
 """DescribeConfigs (key 32), v1-4.
 
-The settings of topics and brokers, with their defaults: all, or those that are named. A broker's cannot be altered, and
-only it knows them; a cluster-wide default of brokers (an empty name) does not exist.
+The settings of topics, brokers and groups, with their defaults: all, or those that are named. A broker's cannot be
+altered, and only it knows them; a cluster-wide default of brokers (an empty name) does not exist. Groups have those of
+the new protocol, all the same ones, which cannot be altered.
 
 Settings that are without meaning here are listed too, and their description says so.
 v1 sources, synonyms · v3 types, descriptions · v4 flexible
@@ -15,7 +16,7 @@ from lakestream.errors import LakestreamError
 from lakestream.protocol.kafka.dispatch import Body, Call, describe, handles
 from lakestream.protocol.kafka.errors import Code, KafkaError, code_of
 from lakestream.protocol.kafka.names import is_legal
-from lakestream.protocol.kafka.resources import BROKER, TOPIC
+from lakestream.protocol.kafka.resources import BROKER, GROUP, TOPIC
 from lakestream.protocol.kafka.services import Services
 
 SET_ON_TOPIC, GIVEN_AT_START, DEFAULT = 1, 4, 5
@@ -46,7 +47,7 @@ async def _described(resource: Any, call: Call, services: Services) -> dict[str,
     return named | {
         "error_code": Code.NONE,
         "configs": [
-            _written(entry, resource.resource_type == BROKER, call) for entry in entries if entry.name in wanted
+            _written(entry, resource.resource_type != TOPIC, call) for entry in entries if entry.name in wanted
         ],
     }
 
@@ -57,6 +58,10 @@ async def _entries(resource: Any, services: Services) -> list[Entry]:
         if not is_legal(name):
             raise KafkaError(Code.INVALID_TOPIC_EXCEPTION, f"{name!r} is no legal topic name")
         return _of_topic((await services.view.topic(name)).settings)
+    if resource.resource_type == GROUP:
+        if not name:
+            raise KafkaError(Code.INVALID_REQUEST, "a group must have a name")
+        return _of_group(services)
     if resource.resource_type != BROKER:
         raise KafkaError(Code.INVALID_REQUEST, f"resources of type {resource.resource_type} have no settings here")
     if name == "":
@@ -77,6 +82,23 @@ def _of_topic(chosen: dict[str, str]) -> list[Entry]:
             setting.doc,
         )
         for setting in SETTINGS.values()
+    ]
+
+
+def _of_group(services: Services) -> list[Entry]:
+    """The same for all groups of the new protocol, whether there are any or not."""
+    settings = services.groups.settings
+    session, beat = str(settings.rules.session_ms), str(settings.heartbeat_ms)
+    return [
+        Entry("consumer.session.timeout.ms", session, DEFAULT, session, Kind.INT, "how long a member may be silent"),
+        Entry(
+            "consumer.heartbeat.interval.ms",
+            beat,
+            DEFAULT,
+            beat,
+            Kind.INT,
+            "at most; shorter where there are few members, or some wait for others",
+        ),
     ]
 
 
