@@ -68,7 +68,7 @@ _refusal = offsets.commit_refusal
 
 
 def _any_generation(group: Any, who: Committer) -> Any:
-    return _refusal(group, who if group is None else who._replace(generation=group.generation))
+    return _refusal(group, who._replace(generation=getattr(group, "generation", who.generation)))
 
 
 def _anybody(group: Any, who: Committer) -> None:
