@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.located import Located
 from lakestream.data.typed.kernels_values import FRAME_SIZE, NO_ID, NULL_ID, read_ids, starting_with
+from lakestream.model import MiB
 from lakestream.schemas.model import Format
 from lakestream.schemas.protobuf import indexes
 from lakestream.schemas.writers import Writer
@@ -25,6 +26,10 @@ MESSAGES_MAX: Final = 64
 """Of one schema that have writers: who names ever new ones is not believed."""
 HEAD_MAX: Final = 1 + 5 * (indexes.STEPS_MAX + 1)
 """Bytes that say which message it is."""
+BYTES_MAX: Final = 4 * MiB
+"""Of values worked on at a time: a list of small numbers takes fifty times as much memory as its bytes."""
+VALUE_BYTES_MAX: Final = 8 * MiB
+"""Larger ones have no columns."""
 UNFRAMED: Final = "it does not begin with a zero byte and the id of a schema"
 NO_MESSAGE: Final = "what follows the schema's id names no message"
 TOO_MANY_MESSAGES: Final = f"it is of one more message of its schema than {MESSAGES_MAX}"
@@ -75,6 +80,18 @@ class Split:
     groups: list[Group] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     wanted: list["Missed"] = field(default_factory=list)
+
+
+def cuts(sizes: Longs, rows_max: int, bytes_max: int) -> list[int]:
+    """Where to cut rows, so that none of the parts has too many, or too many bytes."""
+    ends = np.cumsum(np.maximum(sizes, 0))
+    found, start = [0], 0
+    while start < sizes.size:
+        before = int(ends[start - 1]) if start else 0
+        fitting = int(np.searchsorted(ends, before + bytes_max, side="right"))
+        start = min(max(fitting, start + 1), start + rows_max)
+        found.append(start)
+    return found
 
 
 def framed(writer: Writer) -> bytes:

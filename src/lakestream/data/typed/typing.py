@@ -27,7 +27,7 @@ from lakestream.data.typed import framing
 from lakestream.data.typed.arrow import from_arrow, to_arrow
 from lakestream.data.typed.codec import Codec
 from lakestream.data.typed.codecs import codec_of
-from lakestream.data.typed.framing import Group, Missed, Split, Unknown
+from lakestream.data.typed.framing import BYTES_MAX, VALUE_BYTES_MAX, Group, Missed, Split, Unknown
 from lakestream.data.typed.kernels_values import FRAME_SIZE, differing
 from lakestream.data.typed.project import Projection, bound_ids
 from lakestream.errors import LakestreamError, Rejected
@@ -42,9 +42,6 @@ ROWS_MAX: Final = 32_768
 ROWS_MIN: Final = 256
 SLOTS_MAX: Final = 8_000_000
 """Rows times columns, of which each takes 17 bytes in a frame, and then some in Arrow: wide tables take fewer rows."""
-BYTES_MAX: Final = 4 * MiB
-"""Of values worked on at a time: a list of small numbers takes fifty times as much memory as its bytes."""
-VALUE_BYTES_MAX: Final = 8 * MiB
 TOO_LARGE: Final = f"it is larger than {VALUE_BYTES_MAX // MiB} MiB, which no value with columns may be"
 CODECS_MAX: Final = 256
 MISFITS_MAX: Final = 20
@@ -60,9 +57,13 @@ class Tally:
 
     typed: int = 0
     raw: int = 0
+    invalid: tuple[int, str] | None = None
+    """The first record that is not what its topic says at all, and why."""
     _misfits: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
-    def misfit(self, reason: str, schema_id: int, count: int, offset: int) -> None:
+    def misfit(self, reason: str, schema_id: int, count: int, offset: int, *, is_invalid: bool) -> None:
+        if is_invalid:
+            self.invalid = min((offset, reason), self.invalid or (offset, reason))
         known, first = self._misfits.get((reason, schema_id), (0, offset))
         self._misfits[reason, schema_id] = known + count, min(first, offset)
 
@@ -89,7 +90,7 @@ class Typist:
     def typed(self, batches: Iterable[Any]) -> Iterator[Any]:
         """The rows that `decode.py` made, in the table's columns. Wanted: somebody has to be asked first."""
         for batch in batches:
-            for start, end in pairwise(_cuts(Located.of(batch.column(VALUE)).size, self._step)):
+            for start, end in pairwise(framing.cuts(Located.of(batch.column(VALUE)).size, self._step, BYTES_MAX)):
                 yield self._rows(batch.slice(start, end - start))
 
     def _rows(self, batch: Any) -> Any:
@@ -116,9 +117,10 @@ class Typist:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _stop(self) -> None:
-        for one in self.tally.misfits():
+        if self.tally.invalid is not None:
+            offset, reason = self.tally.invalid
             raise Rejected(
-                f"the record at offset {one.offset} is not what the topic's schema says: {one.reason}"
+                f"the record at offset {offset} is not what the topic's schema says: {reason}"
                 " (lakestream.on.invalid is stop: set it to keep, and it is kept as bytes)"
             )
 
@@ -278,21 +280,24 @@ class _Typing:
     def _give_up(self, work: "_Rows", unknown: Unknown, offsets: Longs) -> None:
         work.numbers[unknown.places] = unknown.schema_id
         work.is_raw[unknown.places] = True
-        self._note(unknown.reason, unknown.schema_id, unknown.places, offsets)
+        is_invalid = unknown.reason != TOO_LARGE
+        self._note(unknown.reason, unknown.schema_id, unknown.places, offsets, is_invalid=is_invalid)
 
     def _tell(self, craft: "Craft", made: "_Made", places: Longs, offsets: Longs) -> None:
         schema_id = craft.writer.schema_id
         for problem in np.unique(made.problems[made.problems != 0]).tolist():
-            self._note(craft.codec.reason(problem), schema_id, places[made.problems == problem], offsets)
+            here = places[made.problems == problem]
+            self._note(craft.codec.reason(problem), schema_id, here, offsets, is_invalid=True)
         if names := craft.projection.without_column:
             lacking = made.differs & (made.problems == 0)
             if lacking.any():
-                self._note(f"no column fits {', '.join(names[:3])}", schema_id, places[lacking], offsets)
+                reason = f"no column fits {', '.join(names[:3])}"
+                self._note(reason, schema_id, places[lacking], offsets, is_invalid=False)
 
-    def _note(self, reason: str, schema_id: int, places: Longs, offsets: Longs) -> None:
+    def _note(self, reason: str, schema_id: int, places: Longs, offsets: Longs, *, is_invalid: bool) -> None:
         if places.size:
-            said = f"key: {reason}" if self._part is Part.KEY else reason
-            self._tally.misfit(said, schema_id, int(places.size), int(offsets[places].min()))
+            said, first = f"key: {reason}" if self._part is Part.KEY else reason, int(offsets[places].min())
+            self._tally.misfit(said, schema_id, int(places.size), first, is_invalid=is_invalid)
 
 
 # One writer
@@ -343,21 +348,6 @@ def craft_of(writer: Writer, columns: tuple[Column, ...], codecs: Callable[[Writ
     except LakestreamError as error:
         return str(error)
     return Craft(writer, codec, Projection(codec.shape, writer.columns, columns))
-
-
-# Rows at a time
-
-
-def _cuts(sizes: Longs, rows_max: int) -> list[int]:
-    """Where to cut rows, so that none of the parts has too many, or too many bytes."""
-    ends = np.cumsum(np.maximum(sizes, 0))
-    cuts, start = [0], 0
-    while start < sizes.size:
-        before = int(ends[start - 1]) if start else 0
-        fitting = int(np.searchsorted(ends, before + BYTES_MAX, side="right"))
-        start = min(max(fitting, start + 1), start + rows_max)
-        cuts.append(start)
-    return cuts
 
 
 # Rows of several writers

@@ -237,6 +237,15 @@ def test_stop_says_which_record_and_why() -> None:
         list(one.typed([rows(value(1, "a", 5, None), value(1, 5))]))
 
 
+def test_stop_goes_on_where_only_the_table_does_not_fit() -> None:
+    columns, (full,) = table("full")
+    lacking = writer(1, "full", (full.columns[0], None, full.columns[2]))
+    one = typist(columns, [lacking], on_invalid=OnInvalid.STOP)
+    (made,) = one.typed([rows(value(1, "a", 5, None))])
+    assert listed(made, "name", *META) == [("a", 1, value(1, "a", 5, None))]
+    assert len(one.tally.misfits()) == 1
+
+
 def test_rows_of_a_table_can_be_written() -> None:
     columns, writers = table("full", "named", columns=PLAIN_COLUMNS)
     one = typist(columns, writers)
