@@ -118,3 +118,16 @@ async def test_plain_json_and_keys(gate: Gate) -> None:
     assert refused is not None
     assert refused[0] == (0, 1)
     assert "key: it does not begin with a zero byte" in refused[1]
+
+
+async def test_many_values_are_looked_at_in_parts(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And very large ones not at all: they keep their bytes, whatever they are."""
+    monkeypatch.setattr("lakestream.data.typed.framing.BYTES_MAX", 20)
+    monkeypatch.setattr("lakestream.data.typed.framing.VALUE_BYTES_MAX", 100)
+    number = await gate.register(json.dumps(SCHEMA))
+    good, bad = encoded(number, id=1, s="x"), framed(number) + b"\x02\x09"
+    large = framed(number) + b"\xff" * 200
+    refused = await gate.refused("registry", good, bad, large, good, bad, None, good)
+    assert refused is not None
+    assert refused[0] == (1, 4)
+    assert await gate.refused("registry", good, large, None) is None

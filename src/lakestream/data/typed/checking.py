@@ -5,6 +5,7 @@ here has columns there, unless the table contradicts. Runs in a thread of a brok
 """
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from lakestream.schemas.typing import Mode, Part, Typed, WantedSchema
 from lakestream.schemas.writers import Writer
 
 CODECS_MAX: Final = 256
+ROWS_MAX: Final = 32_768
 NOT_JSON: Final = "it is no JSON"
 
 
@@ -48,9 +50,17 @@ def check(batch: Buffer, value: Typed, key: Typed) -> Checked:
         for part, typed in ((Part.VALUE, value), (Part.KEY, key)):
             column = rows.column(VALUE) if part is Part.VALUE else rows.column(STREAM).field("key")
             if typed.mode is not Mode.NONE:
-                _check(part, typed, Located.of(column), before, checked)
+                _check_parts(part, typed, Located.of(column), before, checked)
         before += rows.num_rows
     return checked
+
+
+def _check_parts(part: Part, typed: Typed, values: Located, before: int, checked: Checked) -> None:
+    """Some at a time, and none that would have no columns for being too large: a broker has other things to do."""
+    size = np.where(values.size > framing.VALUE_BYTES_MAX, -1, values.size)
+    for start, end in pairwise(framing.cuts(size, ROWS_MAX, framing.BYTES_MAX)):
+        some = Located(values.address[start:end], size[start:end], values.held)
+        _check(part, typed, some, before + start, checked)
 
 
 def _check(part: Part, typed: Typed, values: Located, before: int, checked: Checked) -> None:
