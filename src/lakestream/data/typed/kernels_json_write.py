@@ -190,7 +190,17 @@ def _put_double(out: Long, bits: Long, forms: Longs, form: Long) -> Long:
     digits, power = np.uint64(0), np.int64(0)
     if raw:
         digits, power = _shortest(raw)
-        while digits % np.uint64(10) == 0:
+        # Constants, one by one: dividing by them is a product.
+        while digits % np.uint64(100_000_000) == 0:
+            digits //= np.uint64(100_000_000)
+            power += 8
+        if digits % np.uint64(10_000) == 0:
+            digits //= np.uint64(10_000)
+            power += 4
+        if digits % np.uint64(100) == 0:
+            digits //= np.uint64(100)
+            power += 2
+        if digits % np.uint64(10) == 0:
             digits //= np.uint64(10)
             power += 1
     count = _digit_count(digits)
@@ -374,16 +384,14 @@ def _needs_escape(word: Long, escapes: Long) -> Long:
     """Flags at bytes that may not stand for themselves; the lowest is always right."""
     quotes, slashes = word ^ (_ONES * np.uint64(_QUOTE)), word ^ (_ONES * np.uint64(_BACKSLASH))
     odd = ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes) | ((word - _ONES * np.uint64(32)) & ~word)
-    if escapes:
-        if escapes & (ASCII | HTML):
-            odd |= word
-        if escapes & ASCII:
-            deleted = word ^ (_ONES * np.uint64(127))
-            odd |= (deleted - _ONES) & ~deleted
+    if escapes & ASCII:
+        odd |= (word + _ONES) | word  # from 127 on
+    if escapes & (SLASHES | HTML):
         if escapes & SLASHES:
             strokes = word ^ (_ONES * np.uint64(47))
             odd |= (strokes - _ONES) & ~strokes
         if escapes & HTML:
+            odd |= word
             for char in (38, 60, 62):
                 marks = word ^ (_ONES * np.uint64(char))
                 odd |= (marks - _ONES) & ~marks
@@ -397,7 +405,7 @@ def _put_string(out: Long, limit: Long, at: Long, size: Long, escapes: Long) -> 
         return np.int64(-1)
     put_byte(out, _QUOTE)
     out += 1
-    end = at + size
+    end, plain_from = at + size, at
     while at < end:
         while end - at >= 8:
             word = word_at(at)
@@ -412,7 +420,15 @@ def _put_string(out: Long, limit: Long, at: Long, size: Long, escapes: Long) -> 
             out += 8
         if at >= end:
             break
-        if limit - out < end - at + _SLACK:
+        rest = end - at
+        if rest < 8 <= end - plain_from:
+            # The last bytes once more with some before them, which were found to stand for themselves.
+            word = word_at(end - 8)
+            if not _needs_escape(word, escapes):
+                put_word(out + rest - 8, word)
+                out += rest
+                break
+        if limit - out < rest + _SLACK:
             return np.int64(-1)
         char = byte_at(at)
         if char >= 128:
@@ -432,6 +448,7 @@ def _put_string(out: Long, limit: Long, at: Long, size: Long, escapes: Long) -> 
                     put_byte(out + place, byte_at(at + place))
                 out += size
             at += size
+            plain_from = at
             continue
         at += 1
         if char == _QUOTE or char == _BACKSLASH or (char == 47 and escapes & SLASHES):
@@ -451,6 +468,8 @@ def _put_string(out: Long, limit: Long, at: Long, size: Long, escapes: Long) -> 
         else:
             put_byte(out, char)
             out += 1
+            continue
+        plain_from = at
     put_byte(out, _QUOTE)
     return out + 1
 
