@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from lakestream.data.table.compiled import Array, copy, kernel, memory
+from lakestream.data.table.compiled import Array, byte_at, copy, kernel, memory, word_at
 
 FRAME_SIZE: Final = 5
 """A zero byte, and the id of a schema."""
@@ -57,12 +57,12 @@ def differing(addresses: Array, sizes: Array, other_addresses: Array, other_size
             found[row] = 1
             continue
         found[row] = 0
-        if size > 0:
-            one, other = memory(addresses[row], size), memory(other_addresses[row], size)
-            for place in range(size):
-                if one[place] != other[place]:
-                    found[row] = 1
-                    break
+        one, other, place = addresses[row], other_addresses[row], np.int64(0)
+        while size - place >= 8 and word_at(one + place) == word_at(other + place):
+            place += 8
+        while place < size and byte_at(one + place) == byte_at(other + place):
+            place += 1
+        found[row] = place < size
 
 
 @kernel("void(int64[::1], int64[::1], uint8[::1], int64, int64[::1])")
