@@ -30,7 +30,7 @@ from lakestream.metadata.topics import NamedTopic
 from lakestream.schemas.columns import Column
 from lakestream.schemas.growing import Grown, Known, grown, grown_key
 from lakestream.schemas.model import Format, Schema, Source
-from lakestream.schemas.shape import Struct
+from lakestream.schemas.shape import Kind, Primitive, Struct, Type, children
 from lakestream.schemas.sources import kept, read_message, source_of
 from lakestream.schemas.typing import Inferred, Mode, Part, Typed, Typing, WantedSchema
 from lakestream.schemas.writers import Bound, Writer
@@ -198,7 +198,7 @@ class TypedTopics:
         for wanted in dict.fromkeys(schemas):
             if len(topic.sides[wanted.part].given_up(self._clock.now_ms())) < UNKNOWN_MAX:
                 table = await self._look_up(topic, table, wanted)
-        for inferred in dict.fromkeys(shapes):
+        for inferred in _widest(shapes):
             side = topic.sides[inferred.part]
             writer = Writer(side.free_number(), inferred.format, inferred.text, style=inferred.style)
             table, _ = await self._have(topic, table, inferred.part, writer, _Shaped(inferred.shape, has_schema=False))
@@ -360,6 +360,18 @@ class TypedTopics:
         from lakestream.data.typed.codecs import codec_of
 
         return _Shaped(codec_of(writer).shape, has_schema=False)
+
+
+def _widest(shapes: Sequence[Inferred]) -> list[Inferred]:
+    """One for values, one for keys: the others are asked for again, by workers who know of these, and then mostly fit
+    them. Doubles first: a column of theirs takes whole numbers, too, and never the other way round."""
+    ordered = sorted(shapes, key=lambda one: (_count(one.shape, Kind.DOUBLE), len(one.shape.fields)), reverse=True)
+    return list({one.part: one for one in reversed(ordered)}.values())
+
+
+def _count(kind: Type, wanted: Kind) -> int:
+    here = isinstance(kind, Primitive) and kind.kind is wanted
+    return here + sum(_count(child, wanted) for child in children(kind))
 
 
 def _lacks_some(bounds: Sequence[Bound | None]) -> bool:

@@ -51,8 +51,10 @@ async def test_many_drivers_learn_at_once(world: World) -> None:
     async def learn(driver: int) -> Prepared:
         topics = TypedTopics(catalog, SchemaShelf(world.server.client()), world.clock, read_here)
         schemas = [WantedSchema(Part.KEY, keys[(driver + step) % len(keys)]) for step in range(4)]
-        shapes = [inferred((driver * 2 + step) % 6) for step in range(3)]
-        return await topics.learn(named, table, Typing(), schemas, shapes)
+        prepared = await topics.learn(named, table, Typing(), schemas, [])
+        for step in range(3):
+            prepared = await topics.learn(named, table, Typing(), [], [inferred((driver * 2 + step) % 6)])
+        return prepared
 
     prepared = await asyncio.gather(*(learn(driver) for driver in range(5)))
     now = (await catalog.load_id(typed.partition.topic_id)).metadata
@@ -103,4 +105,21 @@ async def test_columns_without_a_writer_are_found_again(world: World) -> None:
     assert list(await typed.columns()) == ["id", "Id_", "_stream_"]
     (row,) = await typed.rows()
     assert (row["id"], row["Id_"], row["_stream_"], row["_stream"]["value"]) == (1, "x", 2, None)
+    typed.close()
+
+
+async def test_of_shapes_that_come_at_once_the_widest_is_learnt_first(world: World) -> None:
+    """They are of several logs: who has the others asks again, and knows of this one then."""
+    typed = await Typed.start(world, JSON)
+    catalog = typed.driving.catalog
+    table = await ensure_table(catalog, "t", typed.partition.topic_id, JSON)
+    named = NamedTopic("t", await world.topics.get("t"))
+    topics = TypedTopics(catalog, SchemaShelf(world.server.client()), world.clock, read_here)
+    shapes = [
+        Inferred(Part.VALUE, "JSON", text, "", Struct((Field("n", Primitive(kind)),)))
+        for text, kind in (("whole", Kind.LONG), ("double", Kind.DOUBLE))
+    ]
+    prepared = await topics.learn(named, table, Typing(), [], shapes)
+    assert prepared.typing is not None
+    assert [one.text for one in prepared.typing.value.writers] == ["double"]
     typed.close()
