@@ -18,6 +18,8 @@ from lakestream.schemas.json.parts import NOTHING, RAW, Many, Named, Part, Read,
 
 TEXTS_MAX: Final = 64
 """Numbers, and forms of moments, that the manner of a place is learnt from."""
+INTEGERS_MAX: Final = 4
+"""They tell one thing only: that whole numbers have no point."""
 DOUBLES_MAX: Final = 1_000
 KEYS_MAX: Final = 1_000
 """Of one record. Keys beyond are data, and have no columns."""
@@ -116,7 +118,8 @@ class Sight:
 
     def _see_number(self, text: str, kind: str) -> None:
         self.kinds[kind] = None
-        if len(self.texts) < TEXTS_MAX and _TELLING.search(text):
+        enough = INTEGERS_MAX if kind == "integer" else TEXTS_MAX
+        if len(self.texts) < enough and _TELLING.search(text):
             self.texts.append(text)
 
     def _see_array(self, value: list[Any], budget: Budget, depth: int) -> None:
@@ -194,6 +197,9 @@ class Sight:
             value = NOTHING if self.others is None else self.others.part(keys_inside, depth + 1)
             for part in parts.values():
                 value = joined(value, part)
+                if size_of(value) > KEYS_MAX:
+                    value = RAW
+                    break
             return Named(single(value))
         if not any(part.variants for part in parts.values()):
             return Scalar(Read.RAW)
