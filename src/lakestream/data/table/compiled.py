@@ -99,6 +99,7 @@ def _state_of(source: str) -> str:
 
 
 _FOLDER: Final = _folder()
+_HIGH_BITS: Final = np.uint64(0x8080_8080_8080_8080)
 
 
 @_intrinsic  # type: ignore[untyped-decorator]
@@ -181,3 +182,41 @@ def memory(address: Long, size: Long) -> Array:
 def copy(target: Long, source: Long, size: Long) -> None:
     """Between two places that do not overlap."""
     _copy(target, source, size)
+
+
+@inlined
+def is_utf8(at: Long, end: Long) -> bool:
+    """As Unicode defines it: shortest forms only, no surrogates, nothing above U+10FFFF."""
+    while at < end:
+        while end - at >= 8 and not word_at(at) & _HIGH_BITS:
+            at += 8
+        if at == end:
+            break
+        lead = byte_at(at)
+        at += 1
+        if lead < 0x80:
+            continue
+        low, high = 0x80, 0xBF
+        if 0xC2 <= lead <= 0xDF:
+            more = 1
+        elif 0xE0 <= lead <= 0xEF:
+            more = 2
+            if lead == 0xE0:
+                low = 0xA0
+            elif lead == 0xED:
+                high = 0x9F
+        elif 0xF0 <= lead <= 0xF4:
+            more = 3
+            if lead == 0xF0:
+                low = 0x90
+            elif lead == 0xF4:
+                high = 0x8F
+        else:
+            return False
+        if end - at < more or byte_at(at) < low or byte_at(at) > high:
+            return False
+        for place in range(at + 1, at + more):
+            if byte_at(place) < 0x80 or byte_at(place) > 0xBF:
+                return False
+        at += more
+    return True

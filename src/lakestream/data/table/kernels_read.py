@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from lakestream.data.table.compiled import Array, Long, inlined, kernel, memory
+from lakestream.data.table.compiled import Array, Long, inlined, is_utf8, kernel, memory
 
 STOPPED, FINE = -1, 0
 CUT_OFF, MAGIC, LENGTH, CODEC, COUNT = 1, 2, 3, 4, 5
@@ -307,40 +307,6 @@ def read_records(
     return FINE, addresses.size, 0, 0, row, keys_null, values_null, headers, unfit
 
 
-@inlined
-def _is_utf8(data: Array, at: Long, end: Long) -> bool:
-    """As Unicode defines it: shortest forms only, no surrogates, nothing above U+10FFFF."""
-    while at < end:
-        lead = data[at]
-        at += 1
-        if lead < 0x80:
-            continue
-        low, high = 0x80, 0xBF
-        if 0xC2 <= lead <= 0xDF:
-            more = 1
-        elif 0xE0 <= lead <= 0xEF:
-            more = 2
-            if lead == 0xE0:
-                low = 0xA0
-            elif lead == 0xED:
-                high = 0x9F
-        elif 0xF0 <= lead <= 0xF4:
-            more = 3
-            if lead == 0xF0:
-                low = 0x90
-            elif lead == 0xF4:
-                high = 0x8F
-        else:
-            return False
-        if end - at < more or data[at] < low or data[at] > high:
-            return False
-        for place in range(at + 1, at + more):
-            if data[place] < 0x80 or data[place] > 0xBF:
-                return False
-        at += more
-    return True
-
-
 @kernel(
     "UniTuple(int64, 2)(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int32[::1],"
     " int32[::1], int32[::1], int32[::1], uint8[::1], uint8[::1], uint8[::1])"
@@ -371,7 +337,7 @@ def read_headers(
             at = headers_at[row]
             for header in range(headers_end[row], headers_end[row + 1]):
                 length, at = _number(data, at, size, _INT_BITS)
-                if _is_utf8(data, at, at + length):
+                if is_utf8(addresses[batch] + at, addresses[batch] + at + length):
                     _set_view(keys, header, data, at, length, buffer, position)
                     _set_valid(keys_valid, header)
                     _set_null(raw_keys, header)

@@ -22,7 +22,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from lakestream.data.table.compiled import Array, Long, byte_at, copy, inlined, kernel, put_byte, put_word, word_at
+from lakestream.data.table.compiled import (
+    Array,
+    Long,
+    byte_at,
+    copy,
+    inlined,
+    is_utf8,
+    kernel,
+    put_byte,
+    put_word,
+    word_at,
+)
 
 END, STRUCT, BOOLEAN, INT, LONG, SCALED, FLOAT, DOUBLE, BYTES, STRING = range(10)
 FIXED, DECIMAL, UUID_TEXT, ENUM, UNION, JUMP, LIST, AGAIN, CALL, RETURN = range(10, 20)
@@ -38,7 +49,6 @@ _SPARE: Final = 64
 """Bytes that any instruction may write besides those of a text."""
 _LOW_BITS: Final = 0x7FFF_FFFF_FFFF_FFFF
 _SIGN: Final = np.int64(-(2**63))
-_HIGH_BITS: Final = np.uint64(0x8080_8080_8080_8080)
 _UUID_TEXT_SIZE: Final = 36
 
 
@@ -63,44 +73,6 @@ def _number(at: Long, end: Long) -> tuple[Long, Long]:
         raw |= (byte & 0x7F) << shift
         shift += 7
     return ((raw >> 1) & _LOW_BITS) ^ -(raw & 1), at
-
-
-@inlined
-def _is_utf8(at: Long, end: Long) -> bool:
-    """As Unicode defines it: shortest forms only, no surrogates, nothing above U+10FFFF."""
-    while at < end:
-        while end - at >= 8 and not word_at(at) & _HIGH_BITS:
-            at += 8
-        if at == end:
-            break
-        lead = byte_at(at)
-        at += 1
-        if lead < 0x80:
-            continue
-        low, high = 0x80, 0xBF
-        if 0xC2 <= lead <= 0xDF:
-            more = 1
-        elif 0xE0 <= lead <= 0xEF:
-            more = 2
-            if lead == 0xE0:
-                low = 0xA0
-            elif lead == 0xED:
-                high = 0x9F
-        elif 0xF0 <= lead <= 0xF4:
-            more = 3
-            if lead == 0xF0:
-                low = 0x90
-            elif lead == 0xF4:
-                high = 0x8F
-        else:
-            return False
-        if end - at < more or byte_at(at) < low or byte_at(at) > high:
-            return False
-        for place in range(at + 1, at + more):
-            if byte_at(place) < 0x80 or byte_at(place) > 0xBF:
-                return False
-        at += more
-    return True
 
 
 @inlined
@@ -222,7 +194,7 @@ def read_values(
                 if at < 0 or size < 0 or size > end - at:
                     problem = LENGTH
                     break
-                if op == STRING and looking and not _is_utf8(at, at + size):
+                if op == STRING and looking and not is_utf8(at, at + size):
                     problem = NOT_TEXT
                     break
                 if writes:

@@ -23,6 +23,7 @@ from lakestream.data.table.compiled import (
     byte_at,
     copy,
     inlined,
+    is_utf8,
     kernel,
     memory,
     put_byte,
@@ -71,7 +72,6 @@ _SECONDS_MIN, _SECONDS_MAX = -62_135_596_800, 253_402_300_799
 _DAYS_MIN, _DAYS_MAX = -719_162, 2_932_896
 _TENS: Final = np.array([(10**n & 2**64 - 1, 10**n >> 64) for n in range(39)], np.uint64)
 """Powers of ten, low and high half."""
-_HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _SHORT: Final = 16
 """Bytes that are copied sooner than somebody is called to do it."""
 _SPARE: Final = 64
@@ -160,44 +160,6 @@ def _skipped(at: Long, end: Long, tag: Long, open_groups: Array) -> Long:
         if raw > np.uint64(_TAG_MAX) or raw < np.uint64(8):
             return np.int64(-TAG_WRONG)
         tag = np.int64(raw)
-
-
-@inlined
-def _is_utf8(at: Long, end: Long) -> bool:
-    """As Unicode defines it: shortest forms only, no surrogates, nothing above U+10FFFF."""
-    while at < end:
-        while end - at >= 8 and word_at(at) & _HIGH_BITS == 0:
-            at += 8
-        if at == end:
-            break
-        lead = byte_at(at)
-        at += 1
-        if lead < 0x80:
-            continue
-        low, high = 0x80, 0xBF
-        if 0xC2 <= lead <= 0xDF:
-            more = 1
-        elif 0xE0 <= lead <= 0xEF:
-            more = 2
-            if lead == 0xE0:
-                low = 0xA0
-            elif lead == 0xED:
-                high = 0x9F
-        elif 0xF0 <= lead <= 0xF4:
-            more = 3
-            if lead == 0xF0:
-                low = 0x90
-            elif lead == 0xF4:
-                high = 0x8F
-        else:
-            return False
-        if end - at < more or byte_at(at) < low or byte_at(at) > high:
-            return False
-        for place in range(at + 1, at + more):
-            if byte_at(place) < 0x80 or byte_at(place) > 0xBF:
-                return False
-        at += more
-    return True
 
 
 @inlined
@@ -529,7 +491,7 @@ def read_messages(
                     at += width
                 elif kind < MESSAGE:
                     is_lax = fields[field, FLAGS] & LAX != 0
-                    is_fine = kind == BYTES or (not looking and not is_lax) or _is_utf8(at, last)
+                    is_fine = kind == BYTES or (not looking and not is_lax) or is_utf8(at, last)
                     if not is_fine and not is_lax:
                         problem = NOT_TEXT | said
                         break
