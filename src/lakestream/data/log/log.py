@@ -45,6 +45,8 @@ from lakestream.storage.object_store import ObjectStore
 log = logging.getLogger(__name__)
 
 READ_TRIES: Final = 8
+OBJECTS_MAX: Final = 64
+"""Read for one answer at most: a long tail of small objects is read step by step, each in a bounded time."""
 TRIM_CLAIMS: Final = 1_000
 FLOOR_MS: Final = 1_000
 CLAIM_WAIT_MS: Final = 3
@@ -588,7 +590,11 @@ def _picks(claims: list[Dated], offset: int, bytes_max: int) -> list[Pick]:
     """The batches from the one that holds `offset` on that fit; the first always does."""
     picks: list[Pick] = []
     room = bytes_max
+    names: set[str] = set()
     for claim, created_ms in claims:
+        names.add(claim.name)
+        if len(names) > OBJECTS_MAX and picks:
+            return picks
         for index, (offset_start, batch) in enumerate(served(claim, created_ms)):
             if offset_start + batch.record_count <= offset:
                 continue

@@ -37,6 +37,8 @@ class Found(NamedTuple):
     aborted: Sequence[Aborted] | None = None
     """None: the reader did not ask for committed records only."""
     preferred: int = NO_REPLICA
+    has_more: bool = False
+    """Behind the records, to be had at once."""
 
 
 class FoundTopic(NamedTuple):

@@ -23,7 +23,7 @@ from tests.unit.data.brokers import (
 from lakestream.batch import RecordBatch, control_batch
 from lakestream.data.log import rules
 from lakestream.data.log.fold import Aborted
-from lakestream.data.log.log import Log
+from lakestream.data.log.log import OBJECTS_MAX, Log
 from lakestream.data.table.past import Past, PastFile
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import (
@@ -117,6 +117,19 @@ async def test_bytes_max_bounds_a_read_but_one_batch_always_comes(world: World) 
         found = await log.read(partition, 0, bytes_max)
         assert records(found) == expected(0, count)
         assert found.offset_next == count
+
+
+async def test_one_answer_takes_few_objects(world: World) -> None:
+    """A consumer that begins at a long tail of small objects hears something soon, not when all of them are read."""
+    world.profile = Profile.COST
+    partition, log = await world.log(), await world.broker()
+    await fill(log, partition, OBJECTS_MAX + 5)
+    reader = await world.broker()
+    found = await reader.read(partition, 0, ALL)
+    assert records(found) == expected(0, OBJECTS_MAX)
+    assert found.offset_next == OBJECTS_MAX
+    assert len(world.objects.reads) == OBJECTS_MAX
+    assert await read_all(reader, partition) == expected(0, OBJECTS_MAX + 5)
 
 
 async def test_at_the_end_there_is_nothing_beyond_it_is_out_of_range(world: World) -> None:

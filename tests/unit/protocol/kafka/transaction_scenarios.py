@@ -1,7 +1,7 @@
 """The requests of transactions at every version, for test_handlers.py; and a transactional producer for other tests."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from tests.unit.protocol.kafka.serving import Serving
@@ -122,21 +122,28 @@ async def ready(serving: Serving, transactional_id: str = "x", *, implicit: bool
 
 
 async def read(serving: Serving, partition: int = 0, *, committed: bool = True, topic: str = "t") -> list[str]:
-    """What a consumer sees: it leaves out what was aborted."""
-    wanted = [{"partition": partition, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
-    body = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": int(committed)}
-    answer = await serving.ask(FETCH, 11, body | {"topics": [{"topic": topic, "partitions": wanted}]})
-    (found,) = answer.responses[0].partitions
-    assert found.error_code == 0
-    return [value.decode() for value in visible(found.records, found.aborted_transactions if committed else ())]
+    """What a consumer sees, answer by answer: it leaves out what was aborted."""
+    batches: list[RecordBatch] = []
+    aborted: list[Any] = []
+    while True:
+        offset = batches[-1].base_offset + batches[-1].record_count if batches else 0
+        wanted = [{"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
+        body = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20}
+        body |= {"isolation_level": int(committed), "topics": [{"topic": topic, "partitions": wanted}]}
+        answer = await serving.ask(FETCH, 11, body)
+        (found,) = answer.responses[0].partitions
+        assert found.error_code == 0
+        if not found.records:
+            return [value.decode() for value in visible(batches, aborted if committed else ())]
+        batches += [RecordBatch.parse(data) for data in split(found.records, "answer")]
+        aborted += found.aborted_transactions or ()
 
 
-def visible(records: Any, aborted: Any) -> list[bytes]:
-    first = {(one.producer_id, one.first_offset) for one in aborted or ()}
+def visible(batches: Iterable[RecordBatch], aborted: Iterable[Any]) -> list[bytes]:
+    first = {(one.producer_id, one.first_offset) for one in aborted}
     hidden: set[int] = set()
     values = []
-    for data in split(records or b"", "answer"):
-        batch = RecordBatch.parse(data)
+    for batch in batches:
         if batch.is_control:
             if not is_commit(batch):
                 hidden.discard(batch.producer_id)

@@ -77,7 +77,7 @@ async def fetch(call: Call, services: Services) -> list[Piece]:
 
 def _is_answer(part: Found) -> bool:
     """Nothing to wait for."""
-    return part.error not in PATIENT or part.preferred != NO_REPLICA
+    return part.error not in PATIENT or part.preferred != NO_REPLICA or part.has_more
 
 
 async def _resolved(topic: Any, services: Services) -> Topic:
@@ -203,7 +203,9 @@ def _answered(wanted: Wanted, found: Slice, call: Call, services: Services) -> F
         raise KafkaError(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs fetch version {ZSTD_FROM_VERSION} or newer")
     records = [buffer for _, buffers in batches for buffer in buffers]
     size = sum(map(len, records))
-    return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted)
+    end = found.bounds.stable if _committed(call) else found.bounds.end
+    has_more = size > 0 and found.offset_next < end
+    return Found(wanted.number, Code.NONE, found.bounds, wanted.partition, records, size, aborted, has_more=has_more)
 
 
 def _committed(call: Call) -> bool:
