@@ -17,7 +17,8 @@ from typing import Final
 from tests.integration.engines import Spark
 from tests.integration.storm_clients import Place
 
-TRIES: Final = 12
+TRIED_S_MAX: Final = 180.0
+"""A long statement asks the catalog many times, and each of them may meet a broker that was just killed."""
 RETRY_S: Final = 1.0
 ROWS_WAITED_FOR: Final = 30
 DELETED_MAX: Final = 25
@@ -107,12 +108,13 @@ class Foreigner:
         self._do(f"CALL lake.system.{procedure}(table => 'default.{topic}', {rest})")
 
     def _do(self, wanted: str | Callable[[], str], *, quietly: bool = False) -> list[list[int]]:
-        for attempt in range(1, TRIES + 1):
+        until_s = time.monotonic() + TRIED_S_MAX
+        for attempt in itertools.count(1):
             statement = wanted if isinstance(wanted, str) else wanted()
             try:
                 answer: list[list[int]] = self._spark.sql(statement)
             except AssertionError as error:  # it failed: its broker was killed, or the pipeline came in between
-                if attempt == TRIES:
+                if time.monotonic() > until_s:
                     raise
                 self._say(f"foreigner: try {attempt}: {_reason(error)} of {statement}")
                 time.sleep(RETRY_S)
