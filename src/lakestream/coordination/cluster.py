@@ -114,7 +114,9 @@ class ClusterView:
         self._put({known: topic for known, topic in self._by_name.items() if known != name})
 
     async def look_at_topics(self) -> None:
-        self._put(await self._topics.all())
+        # Confirmed: nobody looks again before something changes, so an old leader's word would be believed for ever,
+        # and groups be given partitions of a topic that was deleted instead of those of its successor.
+        self._put(await self._topics.all(confirmed=True))
 
     async def look_at_brokers(self) -> None:
         brokers = await self._brokers.all()

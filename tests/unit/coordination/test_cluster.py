@@ -135,3 +135,37 @@ async def test_a_bug_does_not_end_the_news(server: MemoryServer, monkeypatch: py
     assert view.known("one") == Topic("id", 1)
     assert not store.fails
     await view.close()
+
+
+class Deposed(MemoryStore):
+    """Its scans are answered by a leader that was deposed, unless it has to be sure."""
+
+    def __init__(self, server: MemoryServer, before: MemoryServer) -> None:
+        super().__init__(server)
+        self._before = before.client()
+
+    async def scan(
+        self,
+        folder: Folder,
+        start: str = "",
+        end: str | None = None,
+        *,
+        limit: int | None = None,
+        guard: Key | None = None,
+        confirmed: bool = False,
+    ) -> Scanned:
+        if not confirmed:
+            return await self._before.scan(folder, start, end, limit=limit, guard=guard)
+        return await super().scan(folder, start, end, limit=limit, guard=guard, confirmed=confirmed)
+
+
+async def test_an_old_leader_is_not_believed_for_ever(server: MemoryServer) -> None:
+    """There is one event for a topic that is made anew: the look that follows it is the last for a long time."""
+    topics = Topics(server.client())
+    await topics.create("visits", Topic("old", 1))
+    before = server.snapshot()
+    await topics.delete("visits")
+    await topics.create("visits", Topic("new", 1))
+    view = ClusterView(Deposed(server, before))
+    await view.look_at_topics()
+    assert view.topics == {"visits": Topic("new", 1)}
