@@ -12,8 +12,8 @@ import pytest
 from tests.integration.programs import SOAK
 from tests.integration.turmoil.checker import check, report
 from tests.integration.turmoil.cluster import cluster
-from tests.integration.turmoil.faces import NO_RETURN
-from tests.integration.turmoil.history import Happened, Outcome, Poll, Send, Transaction, Trouble, save
+from tests.integration.turmoil.history import Happened, Outcome, Poll, Send, Transaction, save
+from tests.integration.turmoil.known import CLIENTS_FAULTS, UNKNOWN
 from tests.integration.turmoil.picture import draw
 from tests.integration.turmoil.quiet import quiet_clients
 from tests.integration.turmoil.run import Run
@@ -43,27 +43,28 @@ async def test_no_anomaly_in_turmoil(tmp_path: Path) -> None:
             assert not anomalies, report(anomalies)
             assert "Traceback" not in world.logs(), world.logs()
         except BaseException:
-            kept(run.history.events, tmp_path, seed)
+            kept(run, tmp_path, seed)
             raise
-    if hung(run.history.events):
-        kept(run.history.events, tmp_path, seed)
+    if run.no_returns.keys() - CLIENTS_FAULTS:
+        kept(run, tmp_path, seed)
     picture = tmp_path / "turmoil.svg"
     picture.write_text(draw(run.history.events))
     save(run.history.events, tmp_path / "history.jsonl")
-    print(f"\nTURMOIL_SEED={seed}: {faults} faults; {told(run.history.events)}; picture: {picture}")
+    print(f"\nTURMOIL_SEED={seed}: {faults} faults; {told(run)}; picture: {picture}")
+    assert not run.no_returns[UNKNOWN], "a client waits for ever, and not for a reason of its own that is known"
     assert faults >= RUN_S / 10
     assert done(run.history.events, Send) >= 5 * RUN_S
     assert done(run.history.events, Transaction) >= RUN_S
 
 
-def kept(events: list[Happened], folder: Path, seed: str) -> None:
+def kept(run: Run, folder: Path, seed: str) -> None:
     """What is needed to understand a failure, where nobody removes it."""
     safe = Path(tempfile.mkdtemp(prefix="lakestream-turmoil-"))
-    save(events, safe / "history.jsonl")
-    (safe / "turmoil.svg").write_text(draw(events))
+    save(run.history.events, safe / "history.jsonl")
+    (safe / "turmoil.svg").write_text(draw(run.history.events))
     for log in folder.glob("*.log"):
         shutil.copy(log, safe)
-    print(f"\nTURMOIL_SEED={seed}; {told(events)}; history, picture and logs: {safe}")
+    print(f"\nTURMOIL_SEED={seed}; {told(run)}; history, picture and logs: {safe}")
     print(f"to check it again: python -m tests.integration.turmoil.checker {safe / 'history.jsonl'}")
 
 
@@ -71,12 +72,9 @@ def done(events: list[Happened], kind: type[Send | Transaction]) -> int:
     return sum(isinstance(event, kind) and event.outcome is Outcome.DONE for event in events)
 
 
-def told(events: list[Happened]) -> str:
+def told(run: Run) -> str:
+    events = run.history.events
     polled = sum(len(event.records) for event in events if isinstance(event, Poll))
-    sent, ended = done(events, Send), done(events, Transaction)
-    lost = f"{hung(events)} calls of clients that never came back"
-    return f"{sent} sends, {ended} transactions, {polled} records polled, {lost}"
-
-
-def hung(events: list[Happened]) -> int:
-    return sum(isinstance(event, Trouble) and NO_RETURN in event.what for event in events)
+    causes = "; ".join(f"{count} times {cause}" for cause, count in run.no_returns.most_common())
+    lost = f"{run.no_returns.total()} calls of clients that did not come back ({causes or 'none'})"
+    return f"{done(events, Send)} sends, {done(events, Transaction)} transactions, {polled} records polled, {lost}"

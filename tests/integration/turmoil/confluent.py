@@ -23,6 +23,7 @@ from tests.integration.turmoil.faces import (
     bounded,
 )
 from tests.integration.turmoil.history import Place, Position, Record
+from tests.integration.turmoil.known import UNKNOWN, Stuck, of_librdkafka
 
 ERRORS: Final = (KafkaException, TimeoutError)
 HARMLESS: Final = {
@@ -109,21 +110,28 @@ class Writer:
         self._producer.poll(0)
 
     def send_offsets(self, positions: Sequence[Position], reader: "Reader", group: str) -> None:
-        """It may not come back: librdkafka waits for a group's coordinator that has left the metadata to come up again,
-        and does not ask for the next one (librdkafka issue 5511)."""
+        """The only one of its calls that keeps no time-out."""
         offsets = [TopicPartition(at.place.topic, at.place.number, at.offset) for at in positions]
         metadata = reader.metadata()
-        bounded(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, CALL_S_MAX), self._said)
+
+        def look(_: float) -> Stuck:
+            lines = self._said()
+            return Stuck(of_librdkafka(lines), "\n".join(lines))
+
+        bounded(lambda: self._producer.send_offsets_to_transaction(offsets, metadata, CALL_S_MAX), look)
 
     def commit(self) -> None:
-        bounded(lambda: self._producer.commit_transaction(CALL_S_MAX), self._said)
+        bounded(lambda: self._producer.commit_transaction(CALL_S_MAX), self._look)
 
     def abort(self) -> None:
-        bounded(lambda: self._producer.abort_transaction(CALL_S_MAX), self._said)
+        bounded(lambda: self._producer.abort_transaction(CALL_S_MAX), self._look)
 
-    def _said(self) -> str:
+    def _look(self, _: float) -> Stuck:
+        return Stuck(UNKNOWN, "\n".join(self._said()))
+
+    def _said(self) -> list[str]:
         self._producer.poll(0)  # what it has to say waits in a queue
-        return "\n".join(self._lines.kept)
+        return list(self._lines.kept)
 
     def close(self) -> None:
         """As a crash: what is open stays so."""

@@ -4,10 +4,12 @@ Each library has a module: confluent.py, kafka_python.py, aio.py.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 from tests.integration.turmoil.history import Place, Position, Record
+from tests.integration.turmoil.known import Stuck
 
 CALL_S_MAX: Final = 15.0
 BOUND_S: Final = CALL_S_MAX + 3
@@ -29,14 +31,15 @@ Told: TypeAlias = Callable[[int | None], None]
 Polled: TypeAlias = dict[Place, list[Record]]
 
 
-on_no_return: list[Callable[[str], None]] = []
-"""Told what the client said lately, at the moment when a call of it has not come back."""
+on_no_return: list[Callable[[Stuck], None]] = []
+"""Told why, and what the client said lately, at the moment when a call of it has not come back."""
 
 
-def bounded(call: Callable[[], object], said: Callable[[], str] = str) -> None:
-    """Some calls of some clients wait for ever when a broker went away at the wrong moment. `said`: what the client
-    has to say about that."""
+def bounded(call: Callable[[], object], look: Callable[[float], Stuck]) -> None:
+    """Some calls of some clients wait for ever when a broker went away at the wrong moment. `look`: into the client,
+    which was called at that time of the monotonic clock."""
     failed: list[BaseException] = []
+    start_s = time.monotonic()
 
     def run() -> None:
         try:
@@ -48,9 +51,10 @@ def bounded(call: Callable[[], object], said: Callable[[], str] = str) -> None:
     thread.start()
     thread.join(BOUND_S)
     if thread.is_alive():
+        stuck = look(start_s)
         for tell in on_no_return:
-            tell(said())
-        raise TimeoutError(f"{NO_RETURN} {BOUND_S:.0f} s")
+            tell(stuck)
+        raise TimeoutError(f"{NO_RETURN} {BOUND_S:.0f} s: {stuck.cause}")
     if failed:
         raise failed[0]
 

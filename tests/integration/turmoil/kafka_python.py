@@ -20,6 +20,8 @@ from tests.integration.turmoil.faces import (
     bounded,
 )
 from tests.integration.turmoil.history import Place, Position, Record
+from tests.integration.turmoil.known import Stuck, of_kafka_python
+from tests.integration.turmoil.quiet import warnings_of
 
 with warnings.catch_warnings():  # it loads its schemas in a way that Python 3.11 calls old
     warnings.simplefilter("ignore")
@@ -73,7 +75,7 @@ class Writer:
             max_block_ms=1000 * CALL_S_MAX,
         )
         try:
-            bounded(self._producer.init_transactions)
+            bounded(self._producer.init_transactions, self._look)
         except BaseException:
             self.close()
             raise
@@ -89,16 +91,30 @@ class Writer:
 
     def send_offsets(self, positions: Sequence[Position], reader: "Reader", group: str) -> None:
         metadata = reader.metadata()
-        bounded(lambda: self._producer.send_offsets_to_transaction(_offsets(positions), metadata))
+        bounded(lambda: self._producer.send_offsets_to_transaction(_offsets(positions), metadata), self._look)
 
     def commit(self) -> None:
         """It would commit without the records that it gave up, and say nothing."""
         for answer in self._answers:
             answer.get(CALL_S_MAX)
-        bounded(self._producer.commit_transaction)
+        bounded(self._producer.commit_transaction, self._look)
 
     def abort(self) -> None:
-        bounded(self._producer.abort_transaction)
+        bounded(self._producer.abort_transaction, self._look)
+
+    def _look(self, start_s: float) -> Stuck:
+        sender, manager = self._producer._sender, self._producer._transaction_manager
+        waiting = [type(handler).__name__ for *_, handler in list(manager._pending_requests)]
+        asked = manager.has_in_flight_transactional_request()
+        on_connections = sum(len(one.in_flight_requests) for one in list(sender._client._manager._conns.values()))
+        lines = warnings_of(sender.ident, start_s)
+        state = (
+            f"state {manager._current_state.name}, last error {manager.last_error!r}, requests that wait {waiting},"
+            f" one is asked {asked}, {on_connections} on connections,"
+            f" batches that wait {self._producer._accumulator.has_incomplete},"
+            f" coordinators {manager._transaction_coordinator} {manager._consumer_group_coordinator}"
+        )
+        return Stuck(of_kafka_python(lines, has_more=bool(asked or waiting)), "\n".join([state, *lines]))
 
     def close(self) -> None:
         self._producer.close(0)

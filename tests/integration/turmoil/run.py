@@ -5,6 +5,7 @@ import faulthandler
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.integration.turmoil.cluster import Cluster
 from tests.integration.turmoil.faces import CALL_S_MAX, PARTITIONS, TRANSACTION_MS, Library, on_no_return
 from tests.integration.turmoil.faults import turmoil
 from tests.integration.turmoil.history import History, Log, Place, Record
+from tests.integration.turmoil.known import Stuck
 from tests.integration.turmoil.programs import AGAIN_S, Looking, Moving, Program, Reading, Sending, Transacting
 
 CALM_S: Final = 6.0
@@ -46,7 +48,8 @@ class Run:
         self.history = History()
         self._cluster = cluster
         self._luck = random.Random(seed)
-        self._no_returns = 0
+        self.no_returns: Counter[str] = Counter()
+        """Calls of clients that did not come back, by the cause."""
         self._writers, self._readers = self._programs()
         self._looking = Looking("looks", LIBRARIES["confluent"], cluster.bootstrap, self.history, GROUPS)
 
@@ -76,10 +79,10 @@ class Run:
         """If a call of a client does not come back: what the client says, where the threads of this process are, and
         what each broker is at, into the logs in that folder."""
 
-        def tell(said: str) -> None:
-            self._no_returns += 1
-            with (folder / f"no-return-{self._no_returns}.log").open("w") as out:
-                out.write(f"at {self.history.now_s():.1f} s\n{said}\n")
+        def tell(stuck: Stuck) -> None:
+            self.no_returns[stuck.cause] += 1
+            with (folder / f"no-return-{self.no_returns.total()}.log").open("w") as out:
+                out.write(f"at {self.history.now_s():.1f} s: {stuck.cause}\n{stuck.said}\n")
                 out.flush()
                 faulthandler.dump_traceback(out)
             for node in self._cluster.nodes:
