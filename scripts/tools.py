@@ -66,6 +66,7 @@ def tools() -> list[Tool]:
         Tool("iceberg-spark", "1.12.0", "org.apache.iceberg", "iceberg-spark-jars", iceberg_jars),
         Tool("delta-spark", "4.1.0", "io.delta", "delta-spark-jars", delta_jars),
         Tool("spark-kafka", "4.1.3", "org.apache.spark", "spark-kafka-jars", spark_kafka_jars),
+        Tool("spark-avro", "4.1.1", "org.apache.spark", "spark-avro-jars", spark_avro_jars),
         Tool("librdkafka-suite", "1.10.1", "@confluentinc/kafka-javascript", "librdkafka-suite", librdkafka_suite),
         Tool("oxia", "0.14.0", "github.com/oxia-db/oxia", "oxia", go_build_patched, patch="oxia-wal-order.patch"),
     ]
@@ -217,6 +218,8 @@ SPARK_KAFKA_TOKENS = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13"
 """Which the connector wants in its own version, and there is none."""
 SPARK_KAFKA_JARS = (SPARK_KAFKA, SPARK_KAFKA_TOKENS[1], "kafka-clients", "commons-pool2")
 """The rest of what it wants is in PySpark."""
+SPARK_AVRO = "spark-avro_2.13"
+"""All that it wants is in PySpark."""
 JVM_OPTIONS = "-Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For tools that run for seconds: start soon, take little."""
 
@@ -252,6 +255,12 @@ def spark_kafka_jars(tool: Tool, folder: Path) -> None:
     _maven(tool, folder, [(tool.source, SPARK_KAFKA, tool.version)], held=[SPARK_KAFKA_TOKENS])
     jars = [path.name for name in SPARK_KAFKA_JARS for path in sorted((folder / "libs").glob(f"{name}-[0-9]*.jar"))]
     _script(folder / tool.program, f'echo "{",".join(f"{tool.folder}/libs/{jar}" for jar in jars)}"')
+
+
+def spark_avro_jars(tool: Tool, folder: Path) -> None:
+    """Spark's `from_avro`, for the benchmark beside it: the program prints where the jar is."""
+    _maven(tool, folder, [(tool.source, SPARK_AVRO, tool.version)])
+    _script(folder / tool.program, f'echo "{tool.folder}/libs/{SPARK_AVRO}-{tool.version}.jar"')
 
 
 Artifact = tuple[str, str, str]

@@ -91,8 +91,13 @@ class Server:
                     total += int(line.split()[1]) * 1024
         return total
 
-    async def make_topics(self, names: Sequence[str], partitions: int) -> None:
-        topics = [NewTopic(name, num_partitions=partitions, replication_factor=1) for name in names]
+    async def make_topics(
+        self, names: Sequence[str], partitions: int, settings: Mapping[str, str] | None = None
+    ) -> None:
+        topics = [
+            NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(settings or {}))
+            for name in names
+        ]
         await self._administer(lambda admin: admin.create_topics(topics, operation_timeout=_ADMIN_S_MAX))
 
     async def delete_topic(self, name: str) -> None:

@@ -16,7 +16,7 @@ TABLE = Command(
         " pairs of runs. CPU is that of all processes of a side, user and system.",
     ),
     package="benchmarks.table",
-    parts=("move", "stored", "fresh", "idle", "history", "age", "typed"),
+    parts=("move", "stored", "fresh", "idle", "history", "age", "typed", "from_avro"),
     sides=(LAKESTREAM, KAFKA_SPARK),
 )
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from benchmarks.common.measure import Run, evict, measured, warm_memory
 from benchmarks.kafka.load.client import LoadFailed
-from benchmarks.kafka.load.payload import SIZE
 from benchmarks.kafka.load.tasks import Produce
 from benchmarks.kafka.loads import generator
 from benchmarks.table.sides import PARTITIONS, TOPIC, VALUES, Side
@@ -24,8 +23,9 @@ def prepare(side: Side, folder: Path, size: int) -> None:
     warm_memory(folder, size)
 
 
-async def moved(side: Side, records: int) -> Moved:
-    """So many records, as fast as the broker takes them; it ends when the last of them is a row."""
+async def moved(side: Side, records: int, values_from: str = "") -> Moved:
+    """So many records, as fast as the broker takes them; it ends when the last of them is a row. `values_from`: a file
+    of them, for values that are not of the usual kind."""
     task = Produce(
         bootstrap=side.broker.bootstrap,
         topic=TOPIC,
@@ -33,6 +33,7 @@ async def moved(side: Side, records: int) -> Moved:
         records=records,
         codec="none",
         values=VALUES,
+        values_from=values_from,
     )
     try:
         async with generator(task) as producing:
@@ -40,8 +41,8 @@ async def moved(side: Side, records: int) -> Moved:
             before, commits = side.commits.records, len(side.commits.all)
             with measured(*side.pids) as cost:
                 producing.go()
-                await producing.told()
+                told = await producing.told()
                 await side.commits.reach(before + records)
     except (LoadFailed, TimeoutError) as error:
         raise LoadFailed(f"{error}; the last that {side.name} said: {side.last_words()}") from error
-    return Moved(records * SIZE, cost, len(side.commits.all) - commits)
+    return Moved(told.size, cost, len(side.commits.all) - commits)

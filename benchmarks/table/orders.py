@@ -1,4 +1,4 @@
-"""Orders of 15 fields, as each format writes them: the load of typed.py."""
+"""Orders of 15 fields, as each format writes them: the load of typed.py and from_avro.py."""
 
 import datetime
 import decimal
@@ -21,7 +21,8 @@ from lakestream.schemas.protobuf.schema import read_protobuf
 from lakestream.schemas.writers import Writer
 
 NUMBER: Final = 7
-FRAME: Final = struct.pack(">bi", 0, NUMBER)
+FRAMES: Final = struct.Struct(">bi")
+FRAME: Final = FRAMES.pack(0, NUMBER)
 COUNTRIES: Final = ("DE", "FR", "GB", "IT", "US")
 CREATED_MS: Final = 1_700_000_000_000
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -26,19 +27,24 @@ PARTITIONS: Final = 8
 VALUES: Final = Values(count=32_768, chance=280)
 """Each comes again in its partition after 4 MiB: no codec, page or dictionary looks back that far, so that none is
 stored once for all. And zstd makes 0.40 of them."""
+SCHEMA_ID: Final = 1
+"""Of the only schema that there is: a registry counts from one."""
 _STARTED_S_MAX: Final = 120.0
+_ASKED_S_MAX: Final = 10.0
 
 
 class Lakestream:
     """`stores` are the folders that hold all it keeps, `table` the part of them that holds the table.
 
-    The broker with the pipeline as its child, or (`apart`) beside it.
+    The broker with the pipeline as its child, or (`apart`) beside it. With a schema, its registry has it, and the
+    table its columns.
     """
 
     name = LAKESTREAM
 
-    def __init__(self, folder: Path, interval_s: int, *, apart: bool = False) -> None:
+    def __init__(self, folder: Path, interval_s: int, *, apart: bool = False, schema: str = "") -> None:
         self.folder = folder
+        self._schema = schema
         self.stores = [folder / "data"]
         self.table = folder / "data" / "storage"
         interval = ["--interval", f"{interval_s}s"]
@@ -50,7 +56,10 @@ class Lakestream:
         await self.broker.start()
         if self.pipeline is not None:
             self.pipeline.start()
-        await self.broker.make_topics([TOPIC], PARTITIONS)
+        if self._schema:
+            await asyncio.to_thread(_register, self.broker.http_port, self._schema)
+        settings = {"lakestream.value.schema": "registry"} if self._schema else {}
+        await self.broker.make_topics([TOPIC], PARTITIONS, settings)
 
     def kill(self) -> None:
         if self.pipeline is not None:
@@ -60,8 +69,14 @@ class Lakestream:
     @property
     def pids(self) -> list[int]:
         """Of all that works for it; with their children."""
-        apart = self.pipeline.pid if self.pipeline is not None else None
-        return [self.broker.pid] if apart is None else [self.broker.pid, apart]
+        return [self.broker.pid] if self.pipeline is None else [self.broker.pid, self.mover_pid]
+
+    @property
+    def mover_pid(self) -> int:
+        """Of what moves records into the table, if it runs apart."""
+        pid = self.pipeline.pid if self.pipeline is not None else None
+        assert pid is not None, "the pipeline runs apart, and has not ended"
+        return pid
 
     def last_words(self) -> str:
         return self.broker.last_words()
@@ -70,7 +85,7 @@ class Lakestream:
 class KafkaSpark:
     name = KAFKA_SPARK
 
-    def __init__(self, folder: Path, broker: Server, interval_s: int) -> None:
+    def __init__(self, folder: Path, broker: Server, interval_s: int, schema: str = "") -> None:
         self.folder = folder
         self.broker = broker
         job = stream.Job(
@@ -79,6 +94,7 @@ class KafkaSpark:
             folder=str(folder / "spark"),
             jars=_jars(),
             interval_s=interval_s,
+            schema=schema,
         )
         self._log = folder / "spark.log"
         command = [sys.executable, "-m", "benchmarks.table.stream", msgspec.json.encode(job).decode()]
@@ -103,8 +119,12 @@ class KafkaSpark:
 
     @property
     def pids(self) -> list[int]:
+        return [self.broker.pid, self.mover_pid]
+
+    @property
+    def mover_pid(self) -> int:
         assert self._spark.pid is not None, f"the Spark job has ended: {self.last_words()}"
-        return [self.broker.pid, self._spark.pid]
+        return self._spark.pid
 
     def last_words(self) -> str:
         return self._log.read_text(errors="replace")[-2_000:].strip() or "nothing"
@@ -115,26 +135,38 @@ Side: TypeAlias = Lakestream | KafkaSpark
 
 @asynccontextmanager
 async def sides(
-    names: Sequence[str], folder: Path, interval_s: int, *, apart: bool = False
+    names: Sequence[str], folder: Path, interval_s: int, *, apart: bool = False, schema: str = ""
 ) -> AsyncIterator[list[Side]]:
-    """All at once, ready: an idle one takes little, and stays warm while it is the other's turn."""
+    """All at once, ready: an idle one takes little, and stays warm while it is the other's turn. `schema`: Avro, of
+    values behind `SCHEMA_ID`."""
     async with AsyncExitStack() as opened:
         started: list[Side] = []
         for name in names:
             own = folder / name.replace(" ", "").lower()
             own.mkdir(parents=True)
             opened.callback(shutil.rmtree, own, ignore_errors=True)
-            side = await _made(name, own, interval_s, apart=apart)
+            side = await _made(name, own, interval_s, apart=apart, schema=schema)
             opened.callback(side.kill)
             await side.start()
             started.append(side)
         yield started
 
 
-async def _made(name: str, folder: Path, interval_s: int, *, apart: bool) -> Side:
+async def _made(name: str, folder: Path, interval_s: int, *, apart: bool, schema: str) -> Side:
     if name == LAKESTREAM:
-        return Lakestream(folder, interval_s, apart=apart)
-    return KafkaSpark(folder, await apache_kafka(folder), interval_s)
+        return Lakestream(folder, interval_s, apart=apart, schema=schema)
+    return KafkaSpark(folder, await apache_kafka(folder), interval_s, schema)
+
+
+def _register(http_port: int, schema: str) -> None:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{http_port}/subjects/{TOPIC}-value/versions",
+        data=msgspec.json.encode({"schema": schema}),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=_ASKED_S_MAX) as answer:
+        found = msgspec.json.decode(answer.read())
+    assert found["id"] == SCHEMA_ID, f"the first schema has the id {found['id']}"
 
 
 def _pipeline(folder: Path, options: Sequence[str]) -> Process:
@@ -143,8 +175,8 @@ def _pipeline(folder: Path, options: Sequence[str]) -> Process:
 
 
 def _jars() -> str:
-    """Iceberg and the Kafka connector, for Spark."""
-    found = [_said("iceberg-spark-jars").split(",")[0], _said("spark-kafka-jars")]
+    """Iceberg, the Kafka connector and Avro, for Spark."""
+    found = [_said("iceberg-spark-jars").split(",")[0], _said("spark-kafka-jars"), _said("spark-avro-jars")]
     return ",".join(found)
 
 

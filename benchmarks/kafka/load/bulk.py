@@ -2,11 +2,12 @@
 
 import itertools
 import time
+from pathlib import Path
 
 from confluent_kafka import Consumer
 
 from benchmarks.kafka.load.client import WAIT_S_MAX, LoadFailed, Sending, checked, consumer, from_start
-from benchmarks.kafka.load.payload import SIZE, records
+from benchmarks.kafka.load.payload import kept, records
 from benchmarks.kafka.load.tasks import Consume, Produce, Told
 
 AT_ONCE = 5_000
@@ -15,16 +16,18 @@ AT_ONCE = 5_000
 class Producing:
     def __init__(self, task: Produce) -> None:
         self._task = task
-        self._values = records(task.values)
+        self._values = kept(Path(task.values_from)) if task.values_from else records(task.values)
         self._sending = Sending(task.bootstrap, task.topic, {"compression.type": task.codec})
 
     def work(self) -> Told:
         task, send = self._task, self._sending.send
         values, partitions = itertools.cycle(self._values), itertools.cycle(range(task.partitions))
+        size = 0
         for value, partition in zip(itertools.islice(values, task.records), partitions, strict=False):
             send(value, partition)
+            size += len(value)
         self._sending.finish()
-        return Told(size=task.records * SIZE, batch_bytes=self._sending.batch_bytes)
+        return Told(size=size, batch_bytes=self._sending.batch_bytes)
 
 
 class Consuming:

@@ -22,6 +22,8 @@ class Produce(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     records: int
     codec: str = "none"
     values: Values = Values()
+    values_from: str = ""
+    """A file with the values instead, as `payload.keep` writes it; they come again and again."""
 
 
 class Consume(msgspec.Struct, frozen=True, tag=True, kw_only=True):
