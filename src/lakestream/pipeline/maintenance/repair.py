@@ -75,7 +75,7 @@ class Repairs:
             )
         work = _Work(self._catalog, self._typed, self._job, named, prepared.table, prepared.typing, writers, only_look)
         listing = await self._checked(prepared.table)
-        files = sorted(listing.data, key=lambda file: (file.partition, file.offset_first or 0))
+        files = _waiting(listing, done)
         seen: set[str] = set()
         tries = 0
         while waiting := [file for file in files if file.location not in seen][:FILES_AT_ONCE]:
@@ -87,7 +87,7 @@ class Repairs:
                     raise Unavailable(f"the files of the table change all the time: try again ({error})") from error
                 work.table = await self._catalog.load_id(named.topic.topic_id)
                 listing = await self._checked(work.table)
-                files = sorted(listing.data, key=lambda file: (file.partition, file.offset_first or 0))
+                files = _waiting(listing, done)
                 continue
             seen.update(file.location for file in waiting)
             if progress is not None:
@@ -181,6 +181,20 @@ class _Work:
         )
         self.table = await rewrite(self.catalog, self.table, change)
         log.info("repair.committed table=%s files=%d", self.table.name, len(gone))
+
+
+def _waiting(listing: Listing, done: RepairDone) -> list[LiveFile]:
+    """In order. What others wrote without a word about its offsets is left: nobody could tell whether what replaces it
+    is the same."""
+    for file in listing.data:
+        reason = f"{file.location} does not say which offsets it has: CALL system.rewrite_data_files, then repair again"
+        if not _is_told(file) and reason not in done.left:
+            done.left.append(reason)
+    return sorted(filter(_is_told, listing.data), key=lambda file: (file.partition, file.offset_first or 0))
+
+
+def _is_told(file: LiveFile) -> bool:
+    return file.partition >= 0 and file.offset_first is not None and file.offset_last is not None
 
 
 def _own_ids(table: LoadedTable) -> frozenset[int]:

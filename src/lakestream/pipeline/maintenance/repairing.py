@@ -16,7 +16,7 @@ from lakestream.catalog.topic_layout import FIRST_FREE_ID, OFFSET_ID, RAW_VALUE_
 from lakestream.data.table.decode import decode
 from lakestream.data.table.encode import encode_rows
 from lakestream.data.table.footers import Footer
-from lakestream.data.table.groups import Part, read_rows, record_columns
+from lakestream.data.table.groups import Part, read_rows, record_columns, sorted_rows
 from lakestream.data.table.heads import Source
 from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
 from lakestream.data.table.rows import Rows
@@ -29,6 +29,8 @@ from lakestream.schemas.typing import Misfits, Wanted
 from lakestream.schemas.writers import NoWriter
 
 EVERYTHING: Final = Span(0, 2**63 - 1)
+STEP: Final = 32_768
+"""Rows that are made records of at a time, where they are not as they lie in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ async def retyped(file: TableFile, task: Repair, place: Callable[[int], str]) ->
     if not before:
         return Retyped()
     _check_own(file.footer, task)
-    rows = [part for group in range(len(file.footer.groups)) for part in await _rows(file, group, task)]
+    rows = _by_offset([part for group in range(len(file.footer.groups)) for part in await _rows(file, group, task)])
     typist = Typist(task.columns, task.typing)
     settings = ParquetSettings(file_bytes_max=task.target)
     try:
@@ -86,6 +88,15 @@ async def _rows(file: TableFile, group: int, task: Repair) -> list[Rows]:
         return read_rows(part, columns, spans, bodies, EVERYTHING, writers)
     except NoWriter as error:
         raise Corrupt(f"{file.footer.location}: {error}, so nobody knows what its rows were") from error
+
+
+def _by_offset(rows: list[Rows]) -> list[Rows]:
+    """As ours lie in their files; whoever wrote this one may have sorted it by something else."""
+    offsets = np.concatenate([part.offsets for part in rows]) if rows else np.empty(0, np.int64)
+    if (np.diff(offsets) > 0).all():
+        return rows
+    whole = sorted_rows(rows)
+    return [whole.picked(np.arange(start, min(start + STEP, len(whole)))) for start in range(0, len(whole), STEP)]
 
 
 def _again(rows: Sequence[Rows], footer: Footer, task: Repair) -> Iterator[Any]:
