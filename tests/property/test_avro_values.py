@@ -21,7 +21,7 @@ from lakestream.schemas.avro.types import Array, Fixed, Map, Plain, Record, Unio
 from lakestream.schemas.model import Format, Source
 
 EXAMPLES = 500 if os.environ.get("SOAK") else 40
-CHECKED = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+CHECKED = settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

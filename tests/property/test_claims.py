@@ -337,6 +337,5 @@ TestChain = Chain.TestCase
 TestChain.settings = settings(
     max_examples=150,
     stateful_step_count=50,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.coordination.groups import classic
@@ -281,7 +281,6 @@ class World:
             self.pass_time(500)
 
 
-@settings(deadline=None)  # machines may be busy
 @given(st.integers(0, 2**32), st.integers(10, 150))
 def test_whatever_happens_everybody_hears_the_same(seed: int, steps: int) -> None:
     world = World(random.Random(seed))

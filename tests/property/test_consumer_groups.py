@@ -4,7 +4,7 @@ At no time do two have the same partition, and when all is quiet everybody has i
 import random
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.coordination.groups.consumer import beat, settled, without
@@ -136,7 +136,6 @@ class World:
         assert len(held) == len(set(held)), "two are told that they have the same"
 
 
-@settings(deadline=None)  # machines may be busy
 @given(st.integers(0, 2**32))
 def test_nobody_shares_and_nothing_is_forgotten(seed: int) -> None:
     world = World(random.Random(seed))

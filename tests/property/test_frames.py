@@ -18,7 +18,7 @@ from lakestream.errors import Corrupt
 from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct
 
 EXAMPLES = 500 if os.environ.get("SOAK") else 25
-DATABASE_FREE = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+DATABASE_FREE = settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

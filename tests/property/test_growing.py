@@ -75,7 +75,7 @@ def kept(kind: ColumnType) -> object:
             return str(other)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 def test_a_table_only_grows(shapes: list[Struct]) -> None:
     known: list[Known] = []
@@ -97,7 +97,7 @@ def test_a_table_only_grows(shapes: list[Struct]) -> None:
     assert (None in after.bounds) <= bool(after.reasons)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 def test_what_came_once_changes_nothing_when_it_comes_again(shapes: list[Struct]) -> None:
     known: list[Known] = []
@@ -109,7 +109,7 @@ def test_what_came_once_changes_nothing_when_it_comes_again(shapes: list[Struct]
     assert again.bounds == made.bounds
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(SHAPES, SHAPES)
 def test_the_order_of_shapes_does_not_matter_where_all_fit(one: Struct, other: Struct) -> None:
     one, other = _plainly_named(one), _plainly_named(other)

@@ -81,7 +81,7 @@ def _is_raw(column: Any, value: Any) -> bool:
         return False
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(RECORDS, st.booleans(), st.booleans())
 def test_inferred_columns_have_what_the_values_say(records: list[Any], compact: bool, ascii_only: bool) -> None:
     values = located([styled(one, compact, ascii_only) for one in records])
@@ -100,7 +100,7 @@ def test_inferred_columns_have_what_the_values_say(records: list[Any], compact: 
     assert texts(codec.encode(back.frame)) == texts(codec.encode(decoded.frame))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=6), st.booleans(), st.booleans())
 def test_a_value_is_given_back_by_what_was_learnt_from_it(value: Any, compact: bool, ascii_only: bool) -> None:
     text = styled(value, compact, ascii_only)
@@ -115,7 +115,7 @@ def test_a_value_is_given_back_by_what_was_learnt_from_it(value: Any, compact: b
         assert back == text or json.loads(back or b"{}").keys() <= value.keys()
 
 
-@settings(max_examples=5 * EXAMPLES, deadline=None)
+@settings(max_examples=5 * EXAMPLES)
 @given(
     VALUES,
     st.lists(st.tuples(st.integers(0, 200), st.sampled_from(b'{}[]":,\\u0e.-+ tnf\x00\xff\xc3\xa4')), max_size=3),
@@ -170,7 +170,7 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(max_examples=2 * EXAMPLES, deadline=None)
+@settings(max_examples=2 * EXAMPLES)
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=4))
 def test_any_value_meets_any_schema_without_harm(schema: Any, drawn: list[Any]) -> None:
     codec = JsonCodec(part_of_text(json.dumps(schema)), Style())

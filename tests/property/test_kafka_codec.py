@@ -50,7 +50,7 @@ def survives(frame: bytes) -> None:
 
 
 @given(message=st.sampled_from(MESSAGES), luck=luck)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_message_is_written_as_kio_writes_it(message: tuple, luck: random.Random) -> None:  # type: ignore[type-arg]
     key, version, load = message
     entity_type = load(key, version)
@@ -59,7 +59,7 @@ def test_any_message_is_written_as_kio_writes_it(message: tuple, luck: random.Ra
 
 
 @given(pair=st.sampled_from(FLEXIBLE_REQUESTS), luck=luck)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_unknown_tags_anywhere_change_nothing(pair: tuple[int, int], luck: random.Random) -> None:
     entity = LuckyMaker(luck).make(load_request_schema(*pair))
     assert tags.strip_unknown(type(entity), TagInjector().body(entity)) == kio_bytes(entity)
@@ -68,19 +68,19 @@ def test_unknown_tags_anywhere_change_nothing(pair: tuple[int, int], luck: rando
 @given(
     pair=st.sampled_from(PAIRS), body=st.binary(max_size=200), client=st.binary(max_size=10), size=st.integers(-3, 12)
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_invented_bodies(pair: tuple[int, int], body: bytes, client: bytes, size: int) -> None:
     survives(struct.pack(">hhih", *pair, 1, size) + client + body)
 
 
 @given(frame=st.binary(max_size=40))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_invented_frames(frame: bytes) -> None:
     survives(frame)
 
 
 @given(frame=st.sampled_from(FRAMES), data=st.data())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_damaged_requests(frame: bytes, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(4, len(frame)))
@@ -100,7 +100,7 @@ def test_damaged_requests(frame: bytes, data: st.DataObject) -> None:
 
 
 @given(pair=st.sampled_from(FLEXIBLE_REQUESTS), data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_damage_on_the_slow_path(pair: tuple[int, int], data: st.DataObject) -> None:
     """Whatever kio would read without the unknown tags, the walk does not break in another way than Rejected."""
     request_type = load_request_schema(*pair)

@@ -6,7 +6,7 @@ somebody's."""
 import random
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lakestream.coordination.groups import steps
@@ -251,7 +251,6 @@ class World:
         assert len(owned) == len(set(owned)), "two have the same"
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_nobody_shares_and_nothing_is_forgotten(seed: int, cooperative: bool) -> None:
     world = World(random.Random(seed), cooperative)

@@ -53,7 +53,7 @@ def damage(message: Any, luck: random.Random) -> None:
         )
 
 
-@settings(max_examples=5000 if SOAK else 100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5000 if SOAK else 100, suppress_health_check=list(HealthCheck))
 @given(SEEDS)
 def test_damaged_descriptors_are_refused_or_work(seed: int) -> None:
     luck = random.Random(seed)
@@ -79,7 +79,7 @@ def test_damaged_descriptors_are_refused_or_work(seed: int) -> None:
     codec.encode(codec.decode(Located.of(pa.array([b"", luck.randbytes(20)], pa.binary()))).frame)
 
 
-@settings(max_examples=200 if SOAK else 3, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200 if SOAK else 3, suppress_health_check=list(HealthCheck))
 @given(SEEDS)
 def test_text_says_the_same_as_the_descriptor(seed: int) -> None:
     schema = schema_of(random.Random(seed))

@@ -26,7 +26,7 @@ from lakestream.schemas.protobuf.shape import WRAPPERS
 from lakestream.schemas.shape import Kind, ListOf, MapOf, Primitive, Struct, Type, children
 
 EXAMPLES: Final = 3000 if os.environ.get("SOAK") else 60
-often = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 SEEDS: Final = st.integers(0, 2**32)
 
 F: Final = FieldDescriptorProto

@@ -217,4 +217,4 @@ class TransactionalId(RuleBasedStateMachine):
 
 
 TestTransactionalId = TransactionalId.TestCase
-TestTransactionalId.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestTransactionalId.settings = settings(max_examples=150, stateful_step_count=40)

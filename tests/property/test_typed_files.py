@@ -101,7 +101,7 @@ def cases(draw: st.DrawFn) -> tuple[list[AvroSchema], list[bytes | None]]:
     return found, produced
 
 
-@settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
 @given(cases(), cases())
 def test_what_was_produced_comes_back(
     case: tuple[list[AvroSchema], list[bytes | None]], later: tuple[list[AvroSchema], list[bytes | None]]

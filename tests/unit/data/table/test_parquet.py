@@ -163,7 +163,7 @@ def test_properties_of_the_table_choose() -> None:
         ) == (ParquetSettings())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=60),
     rows_max=st.integers(1, 20),

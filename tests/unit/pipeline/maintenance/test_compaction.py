@@ -152,14 +152,14 @@ async def played(steps: list[object], keys_max: int = 1_000) -> tuple[World, Mod
     return world, model, log
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(STEPS)
 async def test_the_table_is_what_kafka_would_have_left(steps: list[object]) -> None:
     world, model, _ = await played([*steps, 2 * MINUTE])
     assert await world.rows() == model.rows
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(STEPS, st.integers(1, 6))
 async def test_in_pieces_nothing_is_lost_and_nothing_comes_back(steps: list[object], keys_max: int) -> None:
     world, _, log = await played([*steps, 2 * MINUTE], keys_max=keys_max)
