@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakestream.errors import Conflict, Corrupt, Unavailable
+from lakestream.errors import Conflict, Corrupt
 from lakestream.metadata import keys
 from lakestream.metadata.store import ABSENT, MetadataStore, Put, Record, Session, Stored
 
@@ -14,6 +14,10 @@ class Broker(msgspec.Struct, frozen=True):
     host: str
     port: int
     zone: str = ""
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 class Registered(NamedTuple):
@@ -26,8 +30,6 @@ class Registered(NamedTuple):
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Broker).decode
 
-TRIES_MAX = 1_000
-
 
 class Brokers:
     def __init__(self, store: MetadataStore) -> None:
@@ -38,21 +40,18 @@ class Brokers:
         return [_broker(record) for record in (await self._store.scan(keys.BROKERS)).records]
 
     async def register(self, last: Registered, session: Session) -> Registered:
-        """Take the id of the last registration if its record is still ours or nobody's, else the first free one."""
-        first = last.broker.node_id
-        taken = {known.node_id for known in await self.all()}
-        for node_id in range(first, first + TRIES_MAX):
-            ours = last.version is not None and node_id == first
-            if node_id in taken and not ours:
-                continue
-            mine = msgspec.structs.replace(last.broker, node_id=node_id)
-            expected = last.version if ours and node_id in taken else ABSENT
-            (answer,) = await self._store.put([Put(keys.broker_key(node_id), _encode(mine), expected, session)])
+        """Under the id of the last registration, if its record is still ours or nobody's. Conflict: somebody lives
+        under it, who may be ourselves, if an answer was lost."""
+        refused = Conflict()
+        for expected in (ABSENT,) if last.version is None else (last.version, ABSENT):
+            key = keys.broker_key(last.broker.node_id)
+            (answer,) = await self._store.put([Put(key, _encode(last.broker), expected, session)])
             if isinstance(answer, Stored):
-                return Registered(mine, answer.version)
+                return Registered(last.broker, answer.version)
             if not isinstance(answer, Conflict):
                 raise answer
-        raise Unavailable(f"no free node id within {TRIES_MAX} from {first}")
+            refused = answer
+        raise refused
 
 
 def _broker(record: Record) -> Broker:

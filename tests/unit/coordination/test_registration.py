@@ -12,6 +12,7 @@ from lakestream.coordination.registration import Registration
 from lakestream.errors import Conflict, Missing, Unavailable, Uncertain
 from lakestream.metadata.brokers import Broker, Brokers
 from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.node_ids import NodeIds
 from lakestream.metadata.store import Put, Stored
 
 
@@ -93,6 +94,33 @@ async def test_an_id_that_somebody_took_meanwhile_is_left_to_him(
     assert broker.broker == Broker(1, "host", 1), "it says who it is now, not who it was"
     assert await known(server) == [other.broker, broker.broker]
     await other.close()
+
+
+async def test_the_id_of_another_address_is_not_taken_whoever_lives(server: MemoryServer, store: Shaky) -> None:
+    """Clients are still connected to this one by an id that it had. If that were another broker's by now, they would
+    ask this one for what is the other's, and be told for ever that it is not the coordinator."""
+    ids = NodeIds(server.client())
+    assert [await ids.of(address) for address in ("host:1", "other:2")] == [0, 1]
+    broker, former = (Registration(client, Broker(0, "host", 1)) for client in (store, server.client()))
+    await broker.start()
+    store._sessions[0].end()
+    await former.start()  # as an attempt does whose answer was lost: nobody knows its record's version
+    await until(lambda: broker.holds)
+    assert broker.broker == Broker(2, "host", 1), "1 is other:2's, though that one is not there"
+    assert await ids.of("third:3") == 3, "2 is host:1's from now on"
+    await former.close()
+    await broker.close()
+
+
+async def test_nobody_is_left_without_an_id_for_a_bug(
+    store: Shaky, broker: Registration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def taken(*_: object) -> None:
+        raise Conflict
+
+    monkeypatch.setattr(Brokers, "register", taken)
+    with pytest.raises(Unavailable, match="every node id that host:1 could have"):
+        await Registration(store, Broker(0, "host", 1)).start()
 
 
 async def test_a_record_of_its_own_that_lives_on_is_taken_over(
