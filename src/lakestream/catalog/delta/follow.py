@@ -202,8 +202,9 @@ class _One:
         listing = await self._listing(manifests)
         paths = self._checked(listing)
         difference = changed(self.known.state, frozenset(paths))
-        added = {paths[path].location: path for path in difference.added}
-        await self._check_names([paths[path] for path in difference.added])
+        new = sorted(difference.added)
+        added = {paths[path].location: path for path in new}
+        await self._check_names([paths[path] for path in new])
         adds = await self._adds(manifests, added, stop)
         actions = commit_of(self.known.state, self._table, stop, adds, difference.gone, now_ms)
         if not actions:
