@@ -118,6 +118,9 @@ async def check_move(world: World) -> None:
         for pause_s in (8 * HOUR, 120.0, 0.0):
             await machine.call(pipeline.sweep())
             await asyncio.sleep(pause_s)
+        await machine.call(pipeline.repair_all())
+        await machine.call(pipeline.mirror_all())
+        check_delta(world)
         await machine.call(_without_orphans(world, hosts[0]))
     except LakestreamError as error:
         world.witness.accuse("a calm pipeline works", repr(error))
@@ -146,6 +149,18 @@ def check_left(world: World) -> None:
     left = sorted(name for name in stored if not world.witness.tables.may_be_there(name))
     if left:
         world.witness.accuse("nothing is left behind", f"{len(left)} objects nobody needs, as {left[0]}")
+
+
+def check_delta(world: World) -> None:
+    """Once it is healed it has the files that Iceberg has."""
+    tables = world.witness.tables
+    for topic_id, dialect in world.dialects.items():
+        table = tables.of(topic_id)
+        if not dialect.delta or table.main is None or world.witness.log(PartitionId(topic_id, 0)).gone:
+            continue
+        found = world.witness.delta.tables.get(f"{table.folder}/data")
+        if found is None or found.files != tables.snapshots[table.main]:
+            world.witness.accuse("Delta has what Iceberg has", f"the Delta table of {topic_id} is {found}")
 
 
 def check_table(world: World, partition: PartitionId) -> None:

@@ -14,16 +14,17 @@ from tests.simulation.world import Host, World
 from lakestream.catalog.append import main_at
 from lakestream.catalog.catalog import LoadedTable
 from lakestream.catalog.data_files import FileDescription
+from lakestream.catalog.draft import LAST_ADDED
 from lakestream.catalog.errors import CommitRefused, NoSuchTable
 from lakestream.catalog.expire import ExpirySettings, expire
 from lakestream.catalog.listing import Listings
 from lakestream.catalog.manifests import EntryWriter, ManifestFile, partition_summary, write_list
 from lakestream.catalog.next_offsets import main_of
-from lakestream.catalog.requirements import AssertRefSnapshotId
-from lakestream.catalog.shapes import MAIN, Json
-from lakestream.catalog.topic_layout import OFFSET_ID, PARTITION_ID
+from lakestream.catalog.requirements import AssertCurrentSchemaId, AssertLastAssignedFieldId, AssertRefSnapshotId
+from lakestream.catalog.shapes import MAIN, Json, schema_of
+from lakestream.catalog.topic_layout import FIRST_FREE_ID, OFFSET_ID, PARTITION_ID
 from lakestream.catalog.topic_shape import layout_of
-from lakestream.catalog.updates import AddSnapshot, SetProperties
+from lakestream.catalog.updates import AddSchema, AddSnapshot, SetCurrentSchema, SetProperties
 from lakestream.clock import SeededIds
 from lakestream.errors import Missing, Unavailable
 from lakestream.testing.faults import spread
@@ -44,6 +45,8 @@ class Engine:
         work = [self.rewrite, self.rewrite, self.expire, self.forget_soon]
         if not world.mood.kafka:  # whose judge does not know of rows that go
             work.append(self.delete)
+        if world.mood.typed:
+            work.append(self.alter)
         while not world.healed:
             await asyncio.sleep(spread(world.luck, 0.5, world.mood.move_s_max))
             if not (living := world.living()):
@@ -78,6 +81,8 @@ class Engine:
 
     async def expire(self, loaded: LoadedTable) -> None:
         """All snapshots but the newest, whoever reads them; and at once the files that none names any more."""
+        if (dialect := self.world.dialects.get(loaded.topic_id)) is not None and dialect.delta:
+            return  # it knows nothing of Delta, which still lists these files
         listings = Listings(self.host.objects, self.catalog.locations)
         properties = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
         loaded = await self.catalog.commit(loaded.table_id, [], [SetProperties(properties)])
@@ -87,6 +92,26 @@ class Engine:
         """The table's own history becomes as short as it can."""
         await self.catalog.commit(loaded.table_id, [], [SetProperties({"write.metadata.previous-versions-max": "1"})])
 
+    async def alter(self, loaded: LoadedTable) -> None:
+        """A column of values gets another name, or there is one more, of which nobody else knows."""
+        luck, base = self.world.luck, loaded.metadata
+        fields: list[Json] = list(schema_of(base)["fields"])
+        own = [place for place, one in enumerate(fields) if one["id"] >= FIRST_FREE_ID]
+        if own and luck.random() < 0.5:
+            place = luck.choice(own)
+            fields[place] = {**fields[place], "name": f"{fields[place]['name'].split('~')[0]}~{luck.randrange(100)}"}
+        else:
+            number = base["last-column-id"] + 1
+            fields.append({"id": number, "name": f"note{number}", "type": "string", "required": False})
+        await self.catalog.commit(
+            loaded.table_id,
+            [
+                AssertCurrentSchemaId(base["current-schema-id"]),
+                AssertLastAssignedFieldId(base["last-column-id"]),
+            ],
+            [AddSchema({"type": "struct", "fields": fields}), SetCurrentSchema(LAST_ADDED)],
+        )
+
     # ── how ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _rows(self, loaded: LoadedTable) -> pa.Table:
@@ -94,7 +119,9 @@ class Engine:
         if not listing.data:
             raise Missing(f"{loaded.name} has no rows yet")
         bodies = [await self.host.objects.get(self.catalog.locations.key_of(one.location)) for one in listing.data]
-        return pa.concat_tables([pq.read_table(io.BytesIO(bytes(body)), use_threads=False) for body in bodies])
+        tables = [pq.read_table(io.BytesIO(bytes(body)), use_threads=False) for body in bodies]
+        # Files of a typed table have columns of their own; those that were widened since are read so.
+        return pa.concat_tables(tables, promote_options="permissive")
 
     async def _replace(self, loaded: LoadedTable, rows: pa.Table, gone: frozenset[tuple[int, int]]) -> None:
         stored: list[str] = []

@@ -9,27 +9,34 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
+from tests.simulation.dialects import SCHEMA
 from tests.simulation.tables import LOCATIONS, ROOT
 from tests.simulation.world import Host, World
 
 from lakestream.catalog.orphans import OrphanSettings
 from lakestream.clock import SeededIds
+from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.errors import Conflict, Corrupt, LakestreamError, Missing, Unavailable
-from lakestream.metadata.topics import Topics
+from lakestream.metadata.topics import NamedTopic, Topics
 from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline.delta.mirror import DeltaMirror
 from lakestream.pipeline.job import LocalJob
 from lakestream.pipeline.maintenance.job import LocalRewrites
 from lakestream.pipeline.maintenance.maintain import Maintenance, MaintenanceSettings
 from lakestream.pipeline.maintenance.merging import MergeSettings
+from lakestream.pipeline.maintenance.repair import Repairs
 from lakestream.pipeline.maintenance.work import Rewriting
 from lakestream.pipeline.plan import PlanSettings
 from lakestream.pipeline.rounds import Round, Rounds
+from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.pipeline.work import Work, WorkSettings
+from lakestream.schemas.model import Schema, Source
+from lakestream.schemas.sources import read_message
 from lakestream.testing.faults import spread
 
 UNTIL_THE_END = 2**62
 
-PASSING = ("cannot answer", "no answer to", "try again", "did not answer")
+PASSING = ("cannot answer", "no answer to", "try again", "tried again", "did not answer", "it took more than")
 """What errors say that pass: of stores that cannot be reached."""
 
 MAINTENANCE = MaintenanceSettings(
@@ -41,12 +48,17 @@ MAINTENANCE = MaintenanceSettings(
 )
 
 
+async def _read(source: Source, message: tuple[int, ...]) -> Schema:
+    """Without a thread."""
+    return read_message(source, message)
+
+
 class Pipeline:
     def __init__(self, world: World, host: Host, settings: PlanSettings | None = None) -> None:
         self.world = world
         self.host = host
         luck = world.luck
-        topics = Topics(host.metadata)
+        self.topics = topics = Topics(host.metadata)
         self.changed = ChangedLogs(host.metadata, topics)
         self._idle = world.mood.moves < 1.0
         """There was nothing to move when it last looked; or it does not look."""
@@ -63,12 +75,16 @@ class Pipeline:
             host.clock,
             self.changed,
             settings or _drawn(world),
+            self._typed_topics(),
+        )
+        self._rewrites = LocalRewrites(Rewriting(host.objects, LOCATIONS, SeededIds(luck)))
+        self.mirror = DeltaMirror(host.catalog, topics, host.metadata.now_ms)
+        self.maintenance = Maintenance(
+            host.catalog, topics, host.claims, self._rewrites, host.metadata.now_ms, MAINTENANCE, self.mirror
         )
 
-        rewriting = Rewriting(host.objects, LOCATIONS, SeededIds(luck))
-        self.maintenance = Maintenance(
-            host.catalog, topics, host.claims, LocalRewrites(rewriting), host.metadata.now_ms, MAINTENANCE
-        )
+    def _typed_topics(self) -> TypedTopics:
+        return TypedTopics(self.host.catalog, SchemaShelf(self.host.metadata), self.host.clock, _read)
 
     async def run(self) -> None:
         """On its machine."""
@@ -84,6 +100,10 @@ class Pipeline:
                 await self._try(self.trim_all())
             if luck.random() < 0.3:
                 await self._try(self.maintenance.maintain())
+            if self.world.dialects and luck.random() < 0.4:
+                await self._try(self.mirror_all())
+            if self.world.dialects and luck.random() < 0.15:
+                await self._try(self.repair_all())
 
     async def start(self) -> None:
         await self.host.start()
@@ -144,6 +164,25 @@ class Pipeline:
         """As far as it goes: no further than the table has it."""
         for partition in self.world.living():
             self.host.sweeper.note_dropped(await self.host.log.trim(partition, UNTIL_THE_END))
+
+    async def mirror_all(self) -> None:
+        """Lead the Delta tables on."""
+        await self.mirror.look()
+        for standing in self.mirror.standings.values():
+            if standing.behind and not any(said in standing.behind for said in PASSING):
+                self.world.witness.accuse("no false alarm", f"Delta table of {standing.name}: {standing.behind}")
+
+    async def repair_all(self) -> None:
+        """As `lakestream topic repair` does, which knows nothing of the rounds beside it."""
+        for name, topic in (await self.topics.all()).items():
+            if SCHEMA in topic.settings:
+                done = await Repairs(self.host.catalog, self._typed_topics(), self._rewrites).run(
+                    NamedTopic(name, topic)
+                )
+                self.world.tally["rows repaired"] += done.rows_before - done.rows_after
+                for reason in done.left:
+                    if not any(said in reason for said in (*PASSING, "does not say which offsets it has")):
+                        self.world.witness.accuse("no false alarm", f"repair: {reason}")
 
     async def sweep(self) -> None:
         await self.host.sweeper.sweep()

@@ -54,10 +54,14 @@ class Producer:
     async def turn(self) -> None:
         raise NotImplementedError
 
-    def values(self, count: int) -> tuple[bytes, ...]:
+    def values(self, count: int, partition: PartitionId) -> tuple[bytes, ...]:
         self.count += 1
-        padding = "." * self.world.luck.randint(0, 40)
-        return tuple(f"{self.name}/{self.count}/{number}{padding}".encode() for number in range(count))
+        luck, dialect = self.world.luck, self.world.dialects.get(partition.topic_id)
+        labels = [f"{self.name}/{self.count}/{number}" for number in range(count)]
+        if dialect is not None:
+            return tuple(dialect.value(label, luck) for label in labels)
+        padding = "." * luck.randint(0, 40)
+        return tuple(f"{label}{padding}".encode() for label in labels)
 
     async def send(self, broker: Host, sent: Sent, *, may_cancel: bool = True) -> Appended | LakestreamError:
         """One try; the answer is checked."""
@@ -121,7 +125,7 @@ class PlainProducer(Producer):
     async def turn(self) -> None:
         volley = []
         for _ in range(self.world.luck.randint(1, 3)):
-            values = self.values(self.world.luck.randint(1, 3))
+            values = self.values(self.world.luck.randint(1, 3), self.partition)
             volley.append(Sent(self.partition, RecordBatch.parse(make_batch(values)), values))
         answers = await asyncio.gather(*(self.send(self.broker, sent) for sent in volley))
         for sent, answer in zip(volley, answers, strict=True):
@@ -170,7 +174,7 @@ class IdempotentProducer(Producer):
             self._stray(luck.choice(self._acked))
 
     def _make(self) -> Sent:
-        values = self.values(self.world.luck.randint(1, 3))
+        values = self.values(self.world.luck.randint(1, 3), self.partition)
         batch = make_batch(values, producer_id=self.producer_id, epoch=self.epoch, sequence=self.sequence)
         self.sequence += len(values)
         return Sent(self.partition, RecordBatch.parse(batch), values)
@@ -252,7 +256,7 @@ class TransactionalProducer(Producer):
             self._sequences.clear()
 
     def _make(self, partition: PartitionId) -> Sent:
-        values = self.values(self.world.luck.randint(1, 2))
+        values = self.values(self.world.luck.randint(1, 2), partition)
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + len(values)
         batch = make_batch(

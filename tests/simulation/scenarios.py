@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.simulation import dialects
 from tests.simulation.checkers import check_all
 from tests.simulation.kafka import scenario as kafka
 from tests.simulation.lake import start_pipelines
@@ -27,6 +28,8 @@ HEALED_S_MAX = 13 * HOUR
 
 SURPRISE = "no surprise"
 """The rule that is broken by any exception that no caller was told of."""
+
+UNHEARD = "no task fails unheard"
 
 LOSSY = Weather(slow=0.1, refused=0.03, lost_there=0.03, lost_back=0.05, late=0.02, event_lost=0.3, event_doubled=0.2)
 ZOMBIES = Weather(slow=0.05, lost_back=0.01, stall=0.02)
@@ -150,6 +153,27 @@ MOODS = (
         move_s_max=3.0,
     ),
     Mood(name="tables old", weather=LATE, depositions=5, pipelines=2, engines=1, think_s_max=60.0, move_s_max=20.0),
+    Mood(
+        name="typed",
+        typed=1.0,
+        weather=TABLES,
+        pipelines=2,
+        engines=1,
+        readers=3,
+        batches=12,
+        think_s_max=20.0,
+        move_s_max=10.0,
+    ),
+    Mood(
+        name="learning",
+        typed=1.0,
+        weather=Weather(slow=0.05, lost_back=0.03),
+        drivers_weather=Weather(slow=0.1, refused=0.01, lost_back=0.03, late=0.01, kill=0.008, late_s_max=1 * HOUR),
+        pipelines=2,
+        batches=12,
+        think_s_max=10.0,
+        move_s_max=5.0,
+    ),
     replace(KAFKA, name="kafka calm", cuts=0.0),
     replace(KAFKA, name="kafka cuts", weather=Weather(slow=0.05, event_doubled=0.2), cuts=0.1),
     replace(KAFKA, name="kafka lossy", weather=_shorter(LOSSY)),
@@ -225,6 +249,7 @@ def mood_of(luck: random.Random, names: tuple[str, ...] = ()) -> Mood:
         damages=0 if mood.kafka else luck.choice((0, 0, 0, 2)),
         restarts=luck.choice((0, 0, 3)),
         disk_fails=luck.random() < 0.1,
+        typed=mood.typed or (0.0 if mood.kafka else luck.choice((0.0, 0.0, 0.0, 0.5))),
     )
 
 
@@ -250,7 +275,7 @@ def run(seed: int, *, moods: tuple[str, ...] = (), trace: bool = False) -> Outco
     if world.witness.violations:
         violation = world.witness.violations[0]
     elif failures and violation is None:
-        violation = Violation("no task fails unheard", str(failures[0]))
+        violation = Violation(UNHEARD, str(failures[0]))
         violation.__cause__ = failures[0].get("exception")
     if failures and violation is not None and violation.__cause__ is None:
         violation.__cause__ = failures[0].get("exception")  # maybe the reason of what was seen
@@ -284,7 +309,11 @@ async def _make_topics(world: World, name: str, partition_count: int) -> None:
     topics = Topics(world.server.client())
     sizes = [partition_count] if world.luck.random() < 0.4 else [1] * partition_count
     for number, size in enumerate(sizes):
-        topic = await topics.create(f"{name}{number}", Topic(f"{name}{number}", size))
+        dialect = dialects.drawn(f"{name}{number}", world.luck) if world.luck.random() < world.mood.typed else None
+        settings = {} if dialect is None or dialect.late else dialect.settings
+        topic = await topics.create(f"{name}{number}", Topic(f"{name}{number}", size, settings))
+        if dialect is not None:
+            world.dialects[topic.topic_id] = dialect
         for partition in topic.partitions():
             world.witness.log(partition)
             world.partitions.append(partition)
@@ -325,6 +354,7 @@ def _troubles(world: World) -> list[Coroutine[Any, Any, None]]:
         troubles.append(_restart(world))
     if mood.disk_fails:
         troubles.append(_fail_disk(world))
+    troubles += [dialects.use(world, dialect) for dialect in world.dialects.values()]
     return troubles
 
 

@@ -161,9 +161,9 @@ def _on_any_main(self: Any, snapshot: Any, now: Any) -> list[Any]:
 
 
 async def _young_orphans(
-    catalog: Any, table_id: str, listings: Any, now_ms: int, settings: Any, after: str = ""
+    catalog: Any, table_id: str, listings: Any, now_ms: int, settings: Any, after: str, kept: Any
 ) -> Any:
-    return await remove_orphans(catalog, table_id, listings, now_ms, replace(settings, age_ms=1_000), after)
+    return await remove_orphans(catalog, table_id, listings, now_ms, replace(settings, age_ms=1_000), after, kept)
 
 
 async def _all_that_went(listings: Any, before: Any, after: Any, gone: Any) -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tests.simulation.anomalies import Origin, TableRow, anomalies
+from tests.simulation.true_types import cells_in
 
 from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.locations import TABLES_FOLDER, Locations
@@ -59,6 +60,8 @@ class TrueTables:
         """By snapshot that somebody means to commit: the rows that it takes out."""
         self.outcomes: dict[int, dict[int, bool]] = {}
         """Producer → transaction → whether it was committed, as its coordinator decided."""
+        self.snapshots: dict[int, frozenset[str]] = {}
+        """The keys of their files, of every snapshot that there ever was."""
         self._rows: dict[str, list[TableRow]] = {}
         self._lists: dict[str, list[str]] = {}
         self._manifests: dict[str, list[tuple[str, bool]]] = {}
@@ -80,6 +83,8 @@ class TrueTables:
 
     def may_be_there(self, key: str) -> bool:
         """Whether a table names it; or it lies where no table is: of one that was begun and not made."""
+        if self._witness.delta.lists(key):
+            return True
         folders = [folder for table in self._tables.values() if (folder := table.folder)]
         return any(key in table.named for table in self._tables.values()) or (
             key.startswith(TABLES_FOLDER) and not any(key.startswith(folder) for folder in folders)
@@ -124,7 +129,10 @@ class TrueTables:
             if snapshot["snapshot-id"] == main:
                 live = [location for location, is_live in files if is_live]
             named.update(location for location, is_live in files if is_live)
+            own = frozenset(LOCATIONS.key_of(location) for location, is_live in files if is_live)
+            self.snapshots.setdefault(snapshot["snapshot-id"], own)
         table.named = frozenset(map(LOCATIONS.key_of, named))
+        self._witness.types.committed(table_id, name, metadata)
         stated = metadata["properties"].get(NEXT_OFFSETS)
         before = table.next_offsets
         if stated is not None:
@@ -188,7 +196,7 @@ class TrueTables:
             )
 
     def _check_rows(self, table_id: str, name: str, table: TrueTable, live: list[str]) -> None:
-        rows = [row for location in live for row in self._rows_of(location, name)]
+        rows = [row for location in live for row in self._rows_of(location, table_id, name)]
         expected = [one for number in table.next_offsets for one in self._expected(table_id, number, table)]
 
         def origin_of(number: int, offset: int) -> Origin | None:
@@ -222,11 +230,25 @@ class TrueTables:
 
     # ── what is stored ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _rows_of(self, location: str, name: str) -> list[TableRow]:
+    def _rows_of(self, location: str, table_id: str, name: str) -> list[TableRow]:
+        """Looked at once: neither a file nor what it is of ever changes."""
         if location not in self._rows:
             body = self._body(location, f"table {name}")
-            self._rows[location] = [] if body is None else rows_in(body)
+            self._rows[location] = [] if body is None else self._read(table_id, body)
         return self._rows[location]
+
+    def _read(self, table_id: str, body: bytes) -> list[TableRow]:
+        found = pq.read_table(io.BytesIO(body), use_threads=False)
+        times = found.column("_stream").combine_chunks().field("timestamp").to_pylist()
+        return [
+            TableRow(
+                cells.partition,
+                cells.offset,
+                self._witness.types.value_of(table_id, cells),
+                int(time.timestamp() * 1000),
+            )
+            for cells, time in zip(cells_in(found), times, strict=True)
+        ]
 
     def _body(self, location: str, where: str) -> bytes | None:
         assert self._witness.objects is not None
@@ -235,15 +257,6 @@ class TrueTables:
             self._witness.accuse("a table names what is there", f"{where} names {location}, which is not there")
             return None
         return found[0]
-
-
-def rows_in(body: bytes) -> list[TableRow]:
-    found = pq.read_table(io.BytesIO(body), use_threads=False)
-    rows = zip(found.column("value").to_pylist(), found.column("_stream").to_pylist(), strict=True)
-    return [
-        TableRow(stream["partition"], stream["offset"], value, int(stream["timestamp"].timestamp() * 1000))
-        for value, stream in rows
-    ]
 
 
 def stable_of(log: "TrueLog") -> int:

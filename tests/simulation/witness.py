@@ -5,6 +5,7 @@ floor was not above it; then it must begin exactly where the log ended. From suc
 named at that instant, the witness builds what every reader must see. What contradicts the rules is a `Violation`.
 """
 
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 from tests.simulation.tables import TrueTables
+from tests.simulation.true_delta import LOG, TrueDelta
+from tests.simulation.true_types import TrueTypes
 
 from lakestream.batch import RecordBatch
 from lakestream.catalog.locations import TABLES_FOLDER
@@ -27,6 +30,7 @@ from lakestream.metadata.topics import Topic
 from lakestream.metadata.transactions import Transaction
 from lakestream.model import PartitionId
 from lakestream.storage.memory import MemoryStore
+from lakestream.storage.object_store import Body
 from lakestream.testing.batches import records_of
 from lakestream.testing.memory_segments import MemoryDisk
 from lakestream.testing.simulation import SimLoop
@@ -36,6 +40,7 @@ STALE_AFTER_MS = 3 * 60 * 60 * 1000
 
 MEANT_FOR = b"@"
 ID_DIGITS = 8
+_MEANT_FOR = re.compile(MEANT_FOR + rb"([0-9a-f]{%d})" % ID_DIGITS)
 
 _decode_topic = msgspec.json.Decoder(Topic).decode
 _decode_transaction = msgspec.json.Decoder(Transaction).decode
@@ -123,6 +128,8 @@ class Witness:
         self.disk: MemoryDisk | None = None
         self.flipped: dict[str, tuple[int, int]] = {}
         """Damage as it is now: object or segment, the byte and the bit of it that is wrong."""
+        self.types = TrueTypes(self)
+        self.delta = TrueDelta(self)
         self.tables = TrueTables(self)
         self._loop = loop
         self._stored: dict[tuple[str, bytes], tuple[PartitionId, int]] = {}
@@ -149,6 +156,8 @@ class Witness:
             self._decided(parts[2], _decode_transaction(value))
         if parts[1:3] == ["catalog", "tables"]:
             self.tables.pointed(parts[3], value)
+        if parts[1] == "typed":
+            self.types.writer_put(parts[2], parts[3], value, is_new)
         if parts[1] not in ("log", "fold", "table_end"):
             return
         partition = PartitionId(parts[2], int(parts[3]))
@@ -342,6 +351,8 @@ class Witness:
         parts = path.split("/")
         if parts[1] == "topics":
             del self.topics[parts[2]]
+        if parts[1] == "typed":
+            self.types.writer_deleted(parts[2], parts[3])
         if len(parts) != 5 or parts[1] != "log":
             return
         partition = PartitionId(parts[2], int(parts[3]))
@@ -358,6 +369,7 @@ class Witness:
         """An object or segment is deleted."""
         if name.startswith(TABLES_FOLDER):
             self.tables.removed(name)
+            self.delta.removed(name)
             return
         for partition, log in self.logs.items():
             if not log.gone and log.needed.get(name, 0) > log.table_end:
@@ -370,8 +382,8 @@ class Witness:
 
 def meant_for(value: bytes) -> str | None:
     """The beginning of the id of the topic that its producer sent it to; None if he knew only a name."""
-    _, at, rest = value.partition(MEANT_FOR)
-    return rest[:ID_DIGITS].decode() if at else None
+    found = _MEANT_FOR.search(value)  # typed values may have any bytes
+    return found and found.group(1).decode()
 
 
 class WitnessedServer(MemoryServer):
@@ -396,6 +408,12 @@ class WitnessedObjects(MemoryStore):
         super().__init__(clock)
         self._witness = witness
         witness.objects = self
+
+    async def put(self, key: str, body: Body) -> None:
+        is_new = key not in self._objects
+        await super().put(key, body)
+        if LOG in key:
+            self._witness.delta.stored(key, self._objects[key][0], is_new)
 
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:

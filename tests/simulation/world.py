@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.simulation.tables import LOCATIONS
 from tests.simulation.witness import TrueRecord, Witness, WitnessedDisk, WitnessedObjects, WitnessedServer
@@ -25,6 +25,9 @@ from lakestream.settings import LogSettings, Profile, WalSettings
 from lakestream.testing.faults import CALM, Fate, FaultyMetadata, FaultyObjects, FaultySegments, Line, Weather, spread
 from lakestream.testing.simulation import Died, SimClock, SimLoop
 
+if TYPE_CHECKING:
+    from tests.simulation.dialects import Dialect
+
 T = TypeVar("T")
 
 REQUEST_S = 60.0
@@ -38,7 +41,7 @@ CLOSE_S_MAX = 600.0
 
 POINTERS = "/catalog/tables/"
 
-BATCH_BYTES_MAX = 300
+BATCH_BYTES_MAX = 600
 """The largest batch that a producer sends."""
 
 
@@ -95,6 +98,8 @@ class Mood:
     programs: int = 0
     """That read, transform and write exactly once, in a group of their own."""
     transactors: int = 0
+    typed: float = 0.0
+    """Chance that a topic has schemas, and columns in its table (dialects.py)."""
 
 
 class PointerLine(Line):
@@ -232,6 +237,10 @@ class World:
             ),
         )
         self.latency_topics: set[str] = set()
+        self.dialects: dict[str, Dialect] = {}
+        """Of typed topics, by their id."""
+        self.registries: dict[Host, object] = {}
+        """Of schemas, one at each broker."""
         self.partitions: list[PartitionId] = []
         self.brokers: list[Host] = []
         self.pipelines: list[Host] = []

@@ -1,0 +1,277 @@
+"""Typed tables as they must be: writers, field ids, what is in the columns. Beside tables.py, which sees commits.
+
+a writer never changes            its record is made once, when its columns are in the table, and stays with the topic
+field ids keep their meaning      a column is where it was, and of the type that it had or a wider one
+a row's writer has a record       of every row that has columns
+columns are the value             what was produced, decoded by others (fastavro, json) with the writer's own schema
+
+Values that cannot be decoded have no columns, and what the columns do not say is kept as bytes.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import fastavro
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from lakestream.data.typed.codecs import codec_of
+from lakestream.model import PartitionId
+from lakestream.schemas.shape import ListOf, MapOf, Struct, Type
+from lakestream.schemas.writers import Bound, Writer
+
+if TYPE_CHECKING:
+    from tests.simulation.witness import Witness
+
+FIRST_OWN_ID: Final = 16
+"""Columns of values have ids from here on; those before are the stream's. Spelled again."""
+FRAME: Final = 5
+VARIANTS: Final = ("boolean", "long", "double", "string", "struct", "list", "map")
+WIDER: Final = {("int", "long"), ("float", "double")}
+
+_decode_writer = msgspec.json.Decoder(Writer).decode
+
+
+class Cells(NamedTuple):
+    """A row of a file: what it has for whom, by field id, at all depths."""
+
+    partition: int
+    offset: int
+    number: int | None
+    """Of its writer."""
+    raw: bytes | None
+    columns: Mapping[int, Any]
+
+
+class TrueTypes:
+    def __init__(self, witness: "Witness") -> None:
+        self._witness = witness
+        self._writers: dict[tuple[str, int], Writer] = {}
+        self._fields: dict[str, dict[int, tuple[int, str]]] = {}
+        """Table → field id → the id of the column around it, and its type."""
+        self._current: dict[str, set[int]] = {}
+        self._texts: dict[int, str] = {}
+
+    def registered(self, schema_id: int, text: str) -> None:
+        if self._texts.setdefault(schema_id, text) != text:
+            self._witness.accuse(
+                "an id is of one schema", f"{schema_id} is that of {text} and {self._texts[schema_id]}"
+            )
+
+    # ── writers and columns ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def writer_put(self, topic_id: str, name: str, value: bytes, is_new: bool) -> None:
+        writer = _decode_writer(value)
+        if not is_new:
+            self._witness.accuse("a writer never changes", f"record {name} of {topic_id} was written over")
+        if lacking := sorted(set(_ids(writer.columns)) - self._current.get(topic_id, set())):
+            self._witness.accuse(
+                "a writer's columns are there", f"writer {name} of {topic_id} has {lacking}, which the table has not"
+            )
+        self._writers[topic_id, writer.number] = writer
+        self._witness.tally["writers recorded"] += 1
+
+    def writer_deleted(self, topic_id: str, name: str) -> None:
+        if any(log.gone for partition, log in self._witness.logs.items() if partition.topic_id == topic_id):
+            return
+        self._witness.accuse("a writer never changes", f"record {name} of {topic_id} was deleted")
+
+    def committed(self, table_id: str, name: str, metadata: Mapping[str, Any]) -> None:
+        known = self._fields.setdefault(table_id, {})
+        for schema in metadata["schemas"]:
+            for field_id, parent, text in _fields(schema["fields"], 0):
+                before = known.setdefault(field_id, (parent, text))
+                if before != (parent, text) and (
+                    before[0] != parent or not _is_wider(before[1], text, schema, metadata)
+                ):
+                    self._witness.accuse(
+                        "field ids keep their meaning",
+                        f"field {field_id} of table {name} was {before[1]} in {before[0]}, is {text} in {parent}",
+                    )
+        (current,) = (one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"])
+        for field_id, parent, text in _fields(current["fields"], 0):
+            known[field_id] = parent, text
+        self._current[table_id] = {field_id for field_id, _, _ in _fields(current["fields"], 0)}
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def value_of(self, table_id: str, cells: Cells) -> bytes | None:
+        """What a consumer must get for the row. What its columns say is held against that."""
+        record = self._witness.log(PartitionId(table_id, cells.partition)).records.get(cells.offset)
+        columns = {number: one for number, one in cells.columns.items() if one is not None}
+        if not columns and (cells.number is None or cells.raw is not None):
+            return cells.raw  # bytes, or nothing
+        where = f"row {cells.partition}:{cells.offset} of {table_id}"
+        writer = None if cells.number is None else self._writers.get((table_id, cells.number))
+        if writer is None:
+            self._witness.accuse("a row's writer has a record", f"{where} is of writer {cells.number}, which has none")
+        elif record is not None and record.value is not None:
+            self._check_columns(where, writer, record.value, cells)
+        self._witness.tally["typed rows" if cells.raw is None else "typed rows with bytes"] += 1
+        return cells.raw if cells.raw is not None else record and record.value
+
+    def _check_columns(self, where: str, writer: Writer, value: bytes, cells: Cells) -> None:
+        decoded = decoded_by(writer, value)
+        said = {number: one for number, one in cells.columns.items() if one is not None}
+        if decoded is None:
+            self._witness.accuse(
+                "columns are the value", f"{where} has {said}, and {value!r} is no value of its schema"
+            )
+            return
+        bound = {number for one in writer.columns if one is not None for number in (one.field_id,)}
+        if strange := sorted(said.keys() - bound):
+            self._witness.accuse("columns are the value", f"{where} has columns {strange}, which its writer has not")
+        if not fits(_shape(writer), writer.columns, decoded, cells.columns, cells.raw is not None):
+            self._witness.accuse("columns are the value", f"{where} has {said}, its value is {decoded}")
+
+
+def cells_in(table: Any) -> list[Cells]:
+    """Of a Parquet file as Arrow read it."""
+    streams = table.column("_stream").to_pylist()
+    own = [
+        (number, one, table.column(place))
+        for place, one in enumerate(table.schema)
+        if (number := _id(one)) >= FIRST_OWN_ID
+    ]
+    values = {number: [_by_id(one, cell) for cell in column.to_pylist()] for number, one, column in own}
+    plain = table.column("value").to_pylist() if _has_bytes(table.schema) else [None] * len(streams)
+    return [
+        Cells(
+            stream["partition"],
+            stream["offset"],
+            stream["schema_id"],
+            stream["value"] if stream["value"] is not None else plain[row],
+            {number: cells[row] for number, cells in values.items()},
+        )
+        for row, stream in enumerate(streams)
+    ]
+
+
+def decoded_by(writer: Writer, value: bytes) -> dict[str, Any] | None:
+    """With the writer's schema. None: it is none of its values."""
+    if writer.framed:
+        if value[:FRAME] != b"\x00" + writer.schema_id.to_bytes(4, "big"):
+            return None
+        value = value[FRAME:]
+    try:
+        if writer.format == "AVRO":
+            source = io.BytesIO(value)
+            found = fastavro.schemaless_reader(source, _avro(writer.text))
+            return found if isinstance(found, dict) and not source.read(1) else None
+        found = json.loads(value)
+    except (ValueError, EOFError, IndexError, UnicodeDecodeError, StopIteration):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def fits(
+    shape: Struct, bounds: Sequence[Bound | None], said: Mapping[str, Any], cells: Mapping[int, Any], is_raw: bool
+) -> bool:
+    """Whether the cells say what was said; what has no column is not lost where the bytes are kept."""
+    fields: dict[str, list[tuple[Type, Bound | None]]] = {}
+    for one, bound in zip(shape.fields, bounds, strict=True):
+        fields.setdefault(_base(one.name, fields), []).append((one.type, bound))
+    if set(said) - set(fields) and not is_raw:
+        return False
+    return all(_one_fits(variants, said.get(name), cells, is_raw) for name, variants in fields.items())
+
+
+def _base(name: str, known: Mapping[str, object]) -> str:
+    """JSON that says now a number, now a text has a column for each: `n`, `n_string`."""
+    base, _, suffix = name.rpartition("_")
+    return base if suffix in VARIANTS and base in known else name
+
+
+def _one_fits(variants: Sequence[tuple[Type, Bound | None]], said: Any, cells: Mapping[int, Any], is_raw: bool) -> bool:
+    """One of them says it, the others nothing."""
+    found = [(kind, bound, None if bound is None else cells.get(bound.field_id)) for kind, bound in variants]
+    told = [one for one in found if one[2] is not None]
+    if not told:
+        return said is None or is_raw
+    return len(told) == 1 and _fits(*told[0][:2], said, told[0][2], is_raw)
+
+
+def _fits(kind: Type, bound: Bound | None, said: Any, cell: Any, is_raw: bool) -> bool:
+    if bound is None:
+        return said is None or is_raw
+    if said is None or cell is None:
+        return (said is None and cell is None) or is_raw
+    match kind:
+        case Struct():
+            return fits(kind, bound.children, said, cell, is_raw)
+        case ListOf(element):
+            inner = bound.children[0]
+            return len(said) == len(cell) and all(
+                _fits(element, inner, one, other, is_raw) for one, other in zip(said, cell, strict=True)
+            )
+        case MapOf():
+            raise AssertionError("no value of the simulation has a map")
+    if is_raw and isinstance(cell, float) and isinstance(said, int):
+        return cell == float(said)  # a whole number that no column takes: the nearest, and the bytes
+    return bool(said == cell)
+
+
+@cache
+def _avro(text: str) -> Any:
+    return fastavro.parse_schema(json.loads(text))
+
+
+@cache
+def _shape(writer: Writer) -> Struct:
+    return codec_of(writer).shape
+
+
+def _ids(bounds: Sequence[Bound | None]) -> Iterator[int]:
+    for bound in bounds:
+        if bound is not None:
+            yield bound.field_id
+            yield from _ids(bound.children)
+
+
+def _fields(fields: Sequence[Mapping[str, Any]], parent: int) -> Iterator[tuple[int, int, str]]:
+    """Id, the id of what is around it, and type of every field of a schema."""
+    for one in fields:
+        yield from _field(one["id"], parent, one["type"])
+
+
+def _field(field_id: int, parent: int, kind: Any) -> Iterator[tuple[int, int, str]]:
+    if isinstance(kind, str):
+        yield field_id, parent, kind
+        return
+    yield field_id, parent, kind["type"]
+    if kind["type"] == "struct":
+        yield from _fields(kind["fields"], field_id)
+    elif kind["type"] == "list":
+        yield from _field(kind["element-id"], field_id, kind["element"])
+    else:
+        yield from _field(kind["key-id"], field_id, kind["key"])
+        yield from _field(kind["value-id"], field_id, kind["value"])
+
+
+def _is_wider(before: str, after: str, schema: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """An old schema, which the metadata still has, may say what the column was before it was widened."""
+    if schema["schema-id"] != metadata["current-schema-id"]:
+        return (after, before) in WIDER or (before, after) in WIDER or before == after
+    return (before, after) in WIDER
+
+
+def _id(one: Any) -> int:
+    return int((one.metadata or {}).get(b"PARQUET:field_id", -1))
+
+
+def _has_bytes(schema: Any) -> bool:
+    return any(one.name == "value" and _id(one) < FIRST_OWN_ID for one in schema)
+
+
+def _by_id(one: Any, cell: Any) -> Any:
+    """With field ids instead of names, which others may change."""
+    if cell is None:
+        return None
+    if pa.types.is_struct(one.type):
+        return {_id(inner): _by_id(inner, cell[inner.name]) for inner in one.type}
+    if pa.types.is_list(one.type) or pa.types.is_large_list(one.type):
+        return [_by_id(one.type.value_field, inner) for inner in cell]
+    return cell

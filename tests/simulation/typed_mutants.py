@@ -1,0 +1,180 @@
+"""Rules of typed tables and of Delta tables over the same files, switched off one by one (see mutants.py)."""
+
+from typing import Any
+
+from tests.simulation.mutant import Mutant
+
+from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.delta import follow
+from lakestream.catalog.delta.actions import encoded
+from lakestream.catalog.delta.follow import DeltaTables, Followed
+from lakestream.catalog.delta.log import DeltaLog
+from lakestream.catalog.delta.state import State
+from lakestream.catalog.delta.steps import changed
+from lakestream.catalog.evolve import growth
+from lakestream.catalog.shapes import schema_of
+from lakestream.data.typed import typing
+from lakestream.errors import Conflict, Missing
+from lakestream.metadata import keys
+from lakestream.metadata.store import put_one
+from lakestream.metadata.typed import Writers, _encode
+from lakestream.pipeline import typed_topics
+from lakestream.pipeline.delta.mirror import DeltaMirror
+from lakestream.pipeline.typed_topics import TypedTopics
+from lakestream.schemas.columns import columns_of
+from lakestream.schemas.typing import Part
+from lakestream.schemas.writers import Writer
+
+# ── writers and columns ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _store_none(self: Writers, topic_id: str, part: Part, writer: Writer) -> Writer:
+    return writer
+
+
+async def _store_over(self: Writers, topic_id: str, part: Part, writer: Writer) -> Writer:
+    await put_one(self._store, keys.writer_key(topic_id, part.value, writer.number), _encode(writer))
+    return writer
+
+
+async def _grow_nothing(catalog: Catalog, table_id: str, grow: Any) -> tuple[LoadedTable, Any]:
+    """The table stays as it is."""
+    loaded = await catalog.load_id(table_id)
+    return loaded, grow(columns_of(schema_of(loaded.metadata)), loaded.metadata["last-column-id"] + 1)
+
+
+async def _grow_blindly(catalog: Catalog, table_id: str, grow: Any) -> tuple[LoadedTable, Any]:
+    """What is to become of the columns is asked once, and committed to whatever they are by then."""
+    before = (await catalog.load_id(table_id)).metadata
+    made = grow(columns_of(schema_of(before)), before["last-column-id"] + 1)
+    return await catalog.change(table_id, lambda metadata: growth(before, made)), made
+
+
+async def _bind_over(self: TypedTopics, topic: Any, table: LoadedTable, part: Part, writer: Writer) -> LoadedTable:
+    """Under the number that it has."""
+    side = topic.sides[part]
+    if await self._known(side, writer, "") is None:
+        return table
+    table, made = await self._grown(side, table, part, side.shaped[writer.number])
+    if made.bounds != writer.columns:
+        again = typed_topics._numbered(writer, writer.number, made)
+        side.writers[writer.number] = await _store_over(self._catalog.writers, table.table_id, part, again)
+    return table
+
+
+def _stop_at_unknown(self: TypedTopics, side: Any, wanted: Any, writer: Writer, reason: str) -> None:
+    raise Missing(reason)
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _all_the_same(addresses: Any, sizes: Any, other_addresses: Any, other_sizes: Any, found: Any) -> None:
+    """Whatever is written back is taken for what was produced."""
+    found[:] = 0
+
+
+# ── Delta ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _commit_over(self: DeltaLog, state: State, actions: Any) -> State:
+    listed, version = list(actions), state.version + 1
+    await self._objects.put(self._key(f"{version:020d}.json"), [encoded(listed)])
+    return state.after(version, listed)
+
+
+async def _iceberg_first(self: DeltaTables, table_id: str, now_ms: int) -> Followed:
+    """Delta's state is read when Iceberg's is known."""
+    loaded = await self._catalog.load_id(table_id, confirmed=True)
+    for _ in range(follow.TRIES_MAX):
+        known = await self._read(loaded)
+        one = follow._One(self._catalog, self._listings, self._footers, loaded, known)
+        try:
+            await one.lead_on(now_ms)
+        except follow._Waits as why:
+            return Followed(one.known.state.version, one.commits, str(why), why.in_the_way, why.misnamed)
+        except Conflict:
+            continue
+        return Followed(one.known.state.version, one.commits)
+    raise Conflict("others commit all the time: it is tried again")
+
+
+async def _lists_nothing(self: DeltaMirror, loaded: LoadedTable) -> frozenset[str]:
+    return frozenset()
+
+
+def _only_what_comes(state: State, paths: frozenset[str]) -> Any:
+    """What went is not removed."""
+    return changed(state, paths)._replace(gone=frozenset())
+
+
+TYPED = ("typed", "learning")
+
+TYPED_MUTANTS = (
+    Mutant(
+        "a writer's record is stored before its rows",
+        "rows have numbers that nobody can look up",
+        [(Writers, "create", _store_none)],
+        TYPED,
+    ),
+    Mutant(
+        "a number is of one writer",
+        "a writer's record is written over another's",
+        [(Writers, "create", _store_over)],
+        TYPED,
+    ),
+    Mutant(
+        "a schema that is bound again is another writer",
+        "the record of a writer that gets more columns is changed",
+        [(TypedTopics, "_bind_again", _bind_over)],
+        ("typed",),
+    ),
+    Mutant(
+        "columns come before who writes them",
+        "a writer is recorded whose columns the table does not have",
+        [(typed_topics, "evolve", _grow_nothing)],
+        TYPED,
+    ),
+    Mutant(
+        "columns are asked for again after every commit of others",
+        "two drivers give one field id to two columns",
+        [(typed_topics, "evolve", _grow_blindly)],
+        TYPED,
+    ),
+    Mutant(
+        "an id that nobody knows stops nothing",
+        "a value with such an id waits for its schema",
+        [(TypedTopics, "_give_up", _stop_at_unknown)],
+        TYPED,
+    ),
+    Mutant(
+        "only what comes back byte for byte is not kept",
+        "whatever has columns loses its bytes",
+        [(typing, "differing", _all_the_same)],
+        TYPED,
+    ),
+    Mutant(
+        "a version of Delta is made by one",
+        "a commit to Delta is written over another",
+        [(DeltaLog, "commit", _commit_over)],
+        ("typed",),
+    ),
+    Mutant(
+        "Delta is read before Iceberg",
+        "Delta is led to a snapshot that is older than where it is",
+        [(DeltaTables, "follow", _iceberg_first)],
+        ("typed",),
+    ),
+    Mutant(
+        "what Delta lists is not removed",
+        "maintenance knows nothing of Delta",
+        [(DeltaMirror, "listed", _lists_nothing)],
+        ("typed",),
+    ),
+    Mutant(
+        "what left Iceberg leaves Delta",
+        "files that were written anew stay in Delta",
+        [(follow, "changed", _only_what_comes)],
+        ("typed",),
+    ),
+)
