@@ -16,7 +16,18 @@ import numba.extending
 import numpy as np
 from numba.cpython.unsafe import numbers
 
-from lakestream.data.table.compiled import Array, Long, Longs, byte_at, high_product, inlined, kernel, put_byte, word_at
+from lakestream.data.table.compiled import (
+    Array,
+    Long,
+    Longs,
+    byte_at,
+    high_product,
+    inlined,
+    kernel,
+    put_byte,
+    put_word,
+    word_at,
+)
 
 # Columns of places: the node for each JSON type that may stand there, -1: none.
 INTEGER, NUMBER, STRING, BOOLEAN, OBJECT, ARRAY, RAW = range(7)
@@ -85,6 +96,7 @@ def _powers() -> tuple[Array, Array]:
 _UPPER, _LOWER = _powers()
 _EXACT: Final = 10.0 ** np.arange(23)
 """Powers that a double has exactly."""
+_TENS: Final = 10 ** np.arange(9, dtype=np.uint64)
 
 
 @inlined
@@ -263,6 +275,38 @@ def _unescape(at: Long, end: Long, target: Long) -> Long:
 
 
 @inlined
+def _leading_digits(word: Long) -> tuple[Long, Long, Long]:
+    """How many of eight characters are digits, up to the first that is none; the number that they are; how many digits
+    that number has, which is without zeros in front."""
+    word ^= _ONES * np.uint64(_ZERO)
+    others = ((word + _ONES * np.uint64(0x76)) | word) & _HIGHS
+    found = np.int64(trailing_zeros(others)) >> 3 if others else np.int64(8)
+    if found == 0:
+        return found, np.uint64(0), np.int64(0)
+    word <<= np.uint64(8 * (8 - found))
+    if word == 0:
+        return found, np.uint64(0), np.int64(0)
+    count = np.int64(8) - (np.int64(trailing_zeros(word)) >> 3)
+    # Of ones pairs, of pairs fours, of fours eight.
+    word = (word * np.uint64(10 << 8 | 1)) >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)
+    word = (word * np.uint64(100 << 16 | 1)) >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)
+    return found, (word * np.uint64(10_000 << 32 | 1)) >> np.uint64(32), count
+
+
+@inlined
+def _more_digits(at: Long, end: Long, digits: Long, count: Long) -> tuple[Long, Long, Long]:
+    """Behind digits that fit beside those before them for sure, eight at a time; the number; how many digits it has."""
+    while end - at >= 8 and count <= 11:
+        found, chunk, of_chunk = _leading_digits(word_at(at))
+        digits = digits * _TENS[found] + chunk
+        count = count + found if count else of_chunk
+        at += found
+        if found < 8:
+            break
+    return at, digits, count
+
+
+@inlined
 def _number(at: Long, end: Long) -> tuple[Long, Long, Long, Long]:
     """Where it ends, its digits as one number, the power of ten that they are multiplied with, and what it is:
     0 an integer, 1 none, plus 2: there are more digits than the number has. The end -1: it is no number."""
@@ -274,6 +318,7 @@ def _number(at: Long, end: Long) -> tuple[Long, Long, Long, Long]:
         return bad
     if byte_at(at) == _ZERO and end - at > 1 and _is_digit(byte_at(at + 1)):
         return bad
+    at, digits, count = _more_digits(at, end, digits, count)
     while at < end:
         char = byte_at(at)
         if not _is_digit(char):
@@ -290,6 +335,8 @@ def _number(at: Long, end: Long) -> tuple[Long, Long, Long, Long]:
         kind |= 1
         at += 1
         first = at
+        at, digits, count = _more_digits(at, end, digits, count)
+        power -= at - first
         while at < end:
             char = byte_at(at)
             if not _is_digit(char):
@@ -396,12 +443,24 @@ def _two(at: Long) -> Long:
 
 
 @inlined
+def _pairs(word: Long, form: Long, between: Long) -> tuple[Long, bool]:
+    """Eight characters that are digits where the form has a zero, and what the form has `between` them. Each byte is
+    then the number that two digits are, this one and the next."""
+    word ^= form
+    is_good = ((word + _ONES * np.uint64(0x76)) | word) & _HIGHS == 0 and word & between == 0
+    return np.int64(word * np.uint64(10) + (word >> np.uint64(8))), bool(is_good)
+
+
+@inlined
 def _date(at: Long, size: Long) -> Long:
     """Days since 1970 of YYYY-MM-DD; -2^62: it is none."""
     bad = np.int64(-(2**62))
-    if size < 10 or byte_at(at + 4) != _MINUS or byte_at(at + 7) != _MINUS:
+    if size < 10:
         return bad
-    year, month, day = _two(at) * 100 + _two(at + 2), _two(at + 5), _two(at + 8)
+    pairs, is_good = _pairs(word_at(at), np.uint64(0x2D30302D30303030), np.uint64(0xFF0000FF00000000))
+    if not is_good:
+        return bad
+    year, month, day = (pairs & 0xFF) * 100 + (pairs >> 16 & 0xFF), pairs >> 40 & 0xFF, _two(at + 8)
     if year < 1 or month < 1 or month > 12 or day < 1:
         return bad
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
@@ -423,22 +482,26 @@ def _date(at: Long, size: Long) -> Long:
 def _time(at: Long, end: Long) -> tuple[Long, Long]:
     """Microseconds of HH:MM:SS or HH:MM:SS.f…, and where it ends; -1: it is none."""
     bad = np.int64(-1), np.int64(-1)
-    if end - at < 8 or byte_at(at + 2) != _COLON or byte_at(at + 5) != _COLON:
+    if end - at < 8:
         return bad
-    hour, minute, second = _two(at), _two(at + 3), _two(at + 6)
-    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+    pairs, is_good = _pairs(word_at(at), np.uint64(0x30303A30303A3030), np.uint64(0x0000FF0000FF0000))
+    hour, minute, second = pairs & 0xFF, pairs >> 24 & 0xFF, pairs >> 48 & 0xFF
+    if not is_good or hour > 23 or minute > 59 or second > 59:
         return bad
     micros = ((hour * 60 + minute) * 60 + second) * 1_000_000
     at += 8
     if at < end and byte_at(at) == _POINT:
         at += 1
-        first, unit = at, np.int64(100_000)
-        while at < end and _is_digit(byte_at(at)):
-            micros += (byte_at(at) - _ZERO) * unit
-            unit //= 10
-            at += 1
-        if at == first:
+        rest = end - at
+        # There are eight characters and more before the point.
+        word = word_at(at) if rest >= 8 else word_at(end - 8) >> np.uint64(8 * (8 - rest)) if rest else np.uint64(0)
+        found, fraction, _ = _leading_digits(word)
+        if found == 0:
             return bad
+        micros += np.int64(fraction * _TENS[6 - found] if found <= 6 else fraction // _TENS[found - 6])
+        at += found
+        while at < end and _is_digit(byte_at(at)):
+            at += 1
     return micros, at
 
 
@@ -470,24 +533,34 @@ def _timestamp(at: Long, size: Long) -> tuple[Long, bool]:
 
 
 @inlined
+def _eight_hex(word: Long) -> tuple[Long, bool]:
+    """The four bytes that eight digits are, the first one lowest; False: they are none."""
+    small = word | _ONES * np.uint64(32)
+    digits = (word + _ONES * np.uint64(0x50)) & ~(word + _ONES * np.uint64(0x46))
+    letters = (small + _ONES * np.uint64(0x1F)) & ~(small + _ONES * np.uint64(0x19)) & _HIGHS
+    is_good = (digits | letters) & ~word & _HIGHS == _HIGHS
+    nibbles = (word & _ONES * np.uint64(0x0F)) + (letters >> np.uint64(7)) * np.uint64(9)
+    found = (nibbles << np.uint64(4) | nibbles >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
+    found = (found | found >> np.uint64(8)) & np.uint64(0x0000FFFF0000FFFF)
+    return (found | found >> np.uint64(16)) & np.uint64(0xFFFFFFFF), bool(is_good)
+
+
+@inlined
 def _uuid(at: Long, size: Long, target: Long) -> bool:
     """Sixteen bytes of 8-4-4-4-12 digits."""
     if size != 36:
         return False
-    for place in range(36):
-        if (place == 8 or place == 13 or place == 18 or place == 23) != (byte_at(at + place) == _MINUS):
-            return False
-    digit, put = np.int64(0), np.int64(0)
-    while digit < 36:
-        if byte_at(at + digit) == _MINUS:
-            digit += 1
-        high, low = _hex(byte_at(at + digit)), _hex(byte_at(at + digit + 1))
-        if high < 0 or low < 0:
-            return False
-        put_byte(target + put, high << 4 | low)
-        put += 1
-        digit += 2
-    return True
+    dashes = (
+        byte_at(at + 8) ^ _MINUS | byte_at(at + 13) ^ _MINUS | byte_at(at + 18) ^ _MINUS | byte_at(at + 23) ^ _MINUS
+    )
+    half, upper = np.uint64(0xFFFFFFFF), np.uint64(32)
+    one, is_one = _eight_hex(word_at(at))
+    two, is_two = _eight_hex(word_at(at + 9) & half | word_at(at + 14) << upper)
+    three, is_three = _eight_hex(word_at(at + 19) & half | word_at(at + 24) << upper)
+    four, is_four = _eight_hex(word_at(at + 28))
+    put_word(target, one | two << upper)
+    put_word(target + 8, three | four << upper)
+    return bool(dashes == 0 and is_one and is_two and is_three and is_four)
 
 
 @inlined
@@ -616,6 +689,14 @@ def _equal(one: Long, other: Long, size: Long) -> bool:
             return False
         done += 8
     return bool(word_at(one + size - 8) == word_at(other + size - 8))
+
+
+@inlined
+def _is_key(at: Long, end: Long, key: Long, size: Long) -> bool:
+    """Behind a key there is room to read."""
+    if 0 < size < 8 <= end - at:
+        return bool((word_at(at) ^ word_at(key)) << np.uint64(64 - 8 * size) == 0)
+    return _equal(at, key, size)
 
 
 @inlined
@@ -887,7 +968,7 @@ def read_values(
                         if (
                             end - at > length
                             and byte_at(at + length) == _QUOTE
-                            and _equal(at, blob + keys[key, AT], length)
+                            and _is_key(at, end, blob + keys[key, AT], length)
                         ):
                             at += length + 1
                         else:
