@@ -220,7 +220,8 @@ class _Slots:
     """Of one node."""
 
     valid: NDArray[np.uint8]
-    bits: Longs | None = None
+    bits: NDArray[Any] | None = None
+    """Integers of any width: they are made long where they are copied."""
     more: Longs | None = None
 
 
@@ -302,7 +303,7 @@ class _In:
             case Kind.FLOAT | Kind.DOUBLE:
                 width = 4 if shape.kind is Kind.FLOAT else 8
                 bits = _buffer(array.cast(primitive_type(shape)), width)
-                slots.bits = bits.view(np.int32 if width == 4 else np.int64).astype(np.int64)
+                slots.bits = bits.view(np.int32 if width == 4 else np.int64)
             case _:
                 slots.bits = _numbers(array.cast(primitive_type(shape)))
 
@@ -363,12 +364,11 @@ def _buffer(array: Any, width: int) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)[width * array.offset : width * (array.offset + len(array))]
 
 
-def _numbers(array: Any) -> Longs:
+def _numbers(array: Any) -> NDArray[Any]:
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
     width = array.type.bit_width // 8
-    found = _buffer(array, width).view({1: np.int8, 4: np.int32, 8: np.int64}[width])
-    return found.astype(np.int64)
+    return _buffer(array, width).view({1: np.int8, 4: np.int32, 8: np.int64}[width])
 
 
 def _called(shape: Type) -> str:
