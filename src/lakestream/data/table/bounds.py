@@ -4,11 +4,11 @@ Used by parquet.py when a file is closed. A bound may be wider than the values, 
 there is none.
 """
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from lakestream.schemas.shape import Kind, Primitive
+from lakestream.schemas.single_value import single_value as single_value
 
 TEXT_MAX: Final = 16
 """Characters, or bytes, of a bound: as long as Iceberg's own libraries keep them."""
@@ -102,25 +102,3 @@ def _text(raw: bytes) -> str | None:
         return bytes(raw).decode()
     except UnicodeDecodeError:
         return None
-
-
-def single_value(kind: Primitive, value: Any) -> bytes:
-    """Of a value as Parquet's statistics give it: numbers and times in the units of the column."""
-    match kind.kind:
-        case Kind.BOOLEAN:
-            return b"\x01" if value else b"\x00"
-        case Kind.INT | Kind.DATE:
-            return int(value).to_bytes(4, "little", signed=True)
-        case Kind.LONG | Kind.TIME | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
-            return int(value).to_bytes(8, "little", signed=True)
-        case Kind.FLOAT:
-            return struct.pack("<f", value)
-        case Kind.DOUBLE:
-            return struct.pack("<d", value)
-        case Kind.DECIMAL:
-            unscaled = int(value)
-            # As few bytes as hold it with its sign: those of its complement where it is negative.
-            size = ((unscaled if unscaled >= 0 else ~unscaled).bit_length() + 8) // 8
-            return unscaled.to_bytes(size, "big", signed=True)
-        case Kind.STRING | Kind.BINARY | Kind.FIXED | Kind.UUID:
-            return bytes(value)
