@@ -10,6 +10,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from lakestream.addresses import cannot_listen, parse_address, shown_address
+from lakestream.catalog.arranging import check_terms
 from lakestream.catalog.delta.choosing import check_delta
 from lakestream.catalog.purge import Purging
 from lakestream.catalog.topic_tables import topic_deleted, topic_made
@@ -156,6 +157,7 @@ async def _services(
         topic_made=partial(topic_made, node.catalog),
         drop_table=partial(_drop_table, node, purging),
         check_delta=partial(check_delta, node.catalog),
+        check_terms=partial(check_terms, node.catalog),
         admission=Admission(metadata),
     )
 

@@ -198,6 +198,8 @@ def _pipelines(reports: Sequence[PipelineReport], now_ms: int) -> Iterator[Readi
             yield reading(metrics.DELTA_TROUBLE, 1, name, _label(topic.delta_behind))
         if topic.misfit:
             yield reading(metrics.TABLE_MISFIT, 1, name, _label(topic.misfit))
+        if topic.unmet:
+            yield reading(metrics.TABLE_UNMET, 1, name, _label(topic.unmet))
         if topic.moved_ms:
             yield reading(metrics.TABLE_MOVED_AGE, max(0, now_ms - topic.moved_ms) / 1000, name)
     for report in reports:

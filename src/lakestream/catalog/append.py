@@ -20,16 +20,9 @@ from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.data_files import FileDescription, MovedRange, check_files, ends_of
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
 from lakestream.catalog.files import FOLDER
-from lakestream.catalog.manifests import (
-    EntryWriter,
-    Layout,
-    ManifestFile,
-    partition_summary,
-    read_list,
-    with_row_ids,
-    write_list,
-)
-from lakestream.catalog.merging import ENTRIES_MAX, NAME_END, merged, to_merge
+from lakestream.catalog.manifests import EntryWriter, ManifestFile, read_list, with_row_ids, write_list
+from lakestream.catalog.merging import NAME_END, merged, to_merge
+from lakestream.catalog.new_manifests import body_of, divided, manifest_of
 from lakestream.catalog.next_offsets import LAST_COMMIT, NEXT_OFFSETS, LastCommit, main_of, next_offsets, text_of
 from lakestream.catalog.requirements import AssertCurrentSchemaId, AssertRefSnapshotId, AssertTableUuid, Requirement
 from lakestream.catalog.shapes import MAIN, Json
@@ -71,7 +64,7 @@ async def append(
         raise CommitRefused(
             f"table {loaded.name} is at offsets {text_of(before)[:200]}: {_shown(ranges)} do not follow"
         )
-    attempt = _Attempt(catalog, loaded, layout_of(metadata))
+    attempt = _Attempt(catalog, loaded)
     try:
         snapshot = await attempt.prepare(files)
         return await attempt.commit(snapshot, {**before, **ends}, split)
@@ -85,10 +78,9 @@ async def append(
 class _Attempt:
     """One try: what it stores is its own, under names that nobody else has."""
 
-    def __init__(self, catalog: Catalog, loaded: LoadedTable, layout: Layout) -> None:
+    def __init__(self, catalog: Catalog, loaded: LoadedTable) -> None:
         self._catalog = catalog
         self._loaded = loaded
-        self._layout = layout
         self._base = loaded.metadata
         self._id = catalog.ids.new()
         self._snapshot_id = int(self._id, 16) >> (128 - _SNAPSHOT_BITS)
@@ -111,11 +103,11 @@ class _Attempt:
         }
         if parent is not None:
             snapshot["parent-snapshot-id"] = parent["snapshot-id"]
-        if self._layout.format_version >= 3:
+        if self._base["format-version"] >= 3:
             snapshot["first-row-id"] = self._base.get("next-row-id", 0)
             manifests, snapshot["added-rows"] = with_row_ids(manifests, snapshot["first-row-id"])
         snapshot["summary"] = summary_of(files, parent)
-        body = write_list(manifests, snapshot, self._layout.format_version)
+        body = write_list(manifests, snapshot, self._base["format-version"])
         await self._store(snapshot["manifest-list"], body)
         return snapshot
 
@@ -179,36 +171,23 @@ class _Attempt:
         return [manifest for manifest in manifests if manifest.live_files_count]
 
     async def _new_manifests(self, files: Sequence[FileDescription]) -> list[ManifestFile]:
-        """By partition, so that one that is cut in two is cut between partitions, mostly."""
-        ordered = sorted(files, key=lambda file: (file.partition, file.offset_first))
-        starts = range(0, len(ordered), ENTRIES_MAX)
-        return [await self._new_manifest(ordered[start : start + ENTRIES_MAX], start) for start in starts]
-
-    async def _new_manifest(self, files: Sequence[FileDescription], first: int) -> ManifestFile:
-        writer = EntryWriter(self._layout)
-        body = writer.manifest([writer.added(file, self._snapshot_id) for file in files])
-        location = await self._store(f"{self._folder}/{self._id}-m{first}{NAME_END}", body)
-        return ManifestFile(
-            manifest_path=location,
-            manifest_length=len(body),
-            partition_spec_id=self._layout.spec["spec-id"],
-            sequence_number=self._sequence_number,
-            min_sequence_number=self._sequence_number,
-            added_snapshot_id=self._snapshot_id,
-            added_files_count=len(files),
-            added_rows_count=sum(file.record_count for file in files),
-            partitions=partition_summary(self._layout, [file.partition for file in files]),
-        )
+        made = []
+        for number, (layout, own) in enumerate(divided(files, self._base)):
+            body = body_of(layout, own, self._snapshot_id)
+            place = await self._store(f"{self._folder}/{self._id}-m{number}{NAME_END}", body)
+            made.append(manifest_of(layout, own, place, len(body), self._snapshot_id, self._sequence_number))
+        return made
 
     async def _with_merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """The same files in fewer manifests, if it is time for it. It may wait: the commit may not."""
-        chosen = to_merge(manifests, self._layout)
+        chosen = to_merge(manifests, self._base["format-version"])
         if not chosen:
             return manifests
         try:
+            layout = layout_of(self._base, chosen[0].partition_spec_id)
             bodies = await together([self._get(manifest.manifest_path) for manifest in chosen], READS_AT_ONCE)
-            writer = EntryWriter(self._layout)
-            made = merged(list(zip(chosen, bodies, strict=True)), writer)
+            writer = EntryWriter(layout)
+            made = merged(list(zip(chosen, bodies, strict=True)), layout, writer)
         except LakestreamError as error:
             log.warning("catalog.not_merged table=%s error=%s", self._loaded.name, error)
             return manifests
@@ -219,7 +198,7 @@ class _Attempt:
         one = ManifestFile(
             manifest_path=location,
             manifest_length=len(body),
-            partition_spec_id=self._layout.spec["spec-id"],
+            partition_spec_id=layout.spec["spec-id"],
             sequence_number=self._sequence_number,
             min_sequence_number=made.sequence_number_min,
             added_snapshot_id=self._snapshot_id,

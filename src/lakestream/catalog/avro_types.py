@@ -85,6 +85,14 @@ def _write_string(out: bytearray, text: str) -> None:
     write_bytes(out, text.encode())
 
 
+def _fixed_writer(size: int) -> Write:
+    def write(out: bytearray, piece: bytes) -> None:
+        assert len(piece) == size, f"{len(piece)} bytes are not the {size} that the schema says"
+        out += piece
+
+    return write
+
+
 def _piece(data: bytes, at: int, size: int) -> bytes:
     _check_piece(data, at, size)
     return data[at : at + size]
@@ -157,6 +165,12 @@ def writer(schema: AvroSchema) -> Write:
             return lambda out, value: out.append(1 if value else 0)
         case "int" | "long":
             return write_long
+        case "float":
+            return lambda out, value: out.extend(struct.pack("<f", value))
+        case "double":
+            return lambda out, value: out.extend(struct.pack("<d", value))
+        case "fixed":
+            return _fixed_writer(int(schema["size"]))
         case "bytes":
             return write_bytes
         case "string":

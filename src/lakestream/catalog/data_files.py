@@ -3,7 +3,7 @@ whoever commits it (`append.py`), small enough to travel through Spark by the th
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -11,11 +11,12 @@ from lakestream.errors import Rejected
 
 
 class FileDescription(msgspec.Struct, frozen=True):
-    """A Parquet file with rows of one partition, by ascending offset. Statistics are by Iceberg field id, bounds in
-    Iceberg's single-value serialisation."""
+    """A Parquet file with rows of one partition of the stream. Statistics are by Iceberg field id, bounds in Iceberg's
+    single-value serialisation."""
 
     location: str
     partition: int
+    """Of the stream, however the table is partitioned."""
     offset_first: int
     offset_last: int
     record_count: int
@@ -27,6 +28,12 @@ class FileDescription(msgspec.Struct, frozen=True):
     upper_bounds: Mapping[int, bytes]
     split_offsets: Sequence[int]
     """Where a reader may start in the middle: at each row group."""
+    spec_id: int | None = None
+    """The partition spec that it follows; None: the one by the stream's partition alone."""
+    values: tuple[Any, ...] = ()
+    """What all its rows have in common by that spec, as manifests keep it (partition_values.py)."""
+    order_id: int | None = None
+    """The sort order of its rows; None: they ascend by offset."""
 
 
 class MovedRange(NamedTuple):
@@ -53,20 +60,33 @@ def ends_of(ranges: Sequence[MovedRange], starts: Mapping[int, int]) -> dict[int
 
 
 def check_files(files: Sequence[FileDescription], ranges: Sequence[MovedRange]) -> None:
-    """Rejected: a file holds what none of the ranges covers, or two hold the same. None of it may reach a table."""
+    """Rejected: a file holds what none of the ranges covers, or two hold the same. None of it may reach a table. Files
+    of several partitions of the table share a range, but not its rows."""
     for moved in ranges:
         if not 0 <= moved.start < moved.end:
             raise Rejected(f"{moved} is no range of offsets")
     covered = sorted(ranges)
-    before: FileDescription | None = None
+    _check_counts(files, ranges)
+    last: dict[object, FileDescription] = {}
     for file in sorted(files, key=lambda file: (file.partition, file.offset_first)):
+        before = last.get((file.partition, file.spec_id, file.values))
         if not 0 < file.record_count <= file.offset_last - file.offset_first + 1:
             raise Rejected(f"{file.location} cannot hold {file.record_count} records of [{_span(file)}]")
-        if before and before.partition == file.partition and before.offset_last >= file.offset_first:
+        if before and before.offset_last >= file.offset_first:
             raise Rejected(f"{file.location} [{_span(file)}] overlaps {before.location} [{_span(before)}]")
         if not _is_covered(file, covered):
             raise Rejected(f"{file.location} holds [{_span(file)}], which no range that is moved covers")
-        before = file
+        last[file.partition, file.spec_id, file.values] = file
+
+
+def _check_counts(files: Sequence[FileDescription], ranges: Sequence[MovedRange]) -> None:
+    rows: dict[int, int] = {}
+    for file in files:
+        rows[file.partition] = rows.get(file.partition, 0) + file.record_count
+    for partition, count in rows.items():
+        room = sum(moved.end - moved.start for moved in ranges if moved.partition == partition)
+        if count > room:
+            raise Rejected(f"files hold {count} records of partition {partition}, of which {room} offsets are moved")
 
 
 def _is_covered(file: FileDescription, ranges: Sequence[MovedRange]) -> bool:

@@ -9,6 +9,7 @@ no records any more (topic_shape.py), whereas columns of others may come and go.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from lakestream.catalog.bound_columns import BOUND, bound_ids, text_of_ids
@@ -50,12 +51,26 @@ def growth(metadata: Json, made: Grown) -> list[Update]:
     schema = schema_of(metadata)
     if made.columns != columns_of(schema):
         others = {name: inner for name, inner in schema.items() if name != "schema-id"}
-        wider = {**others, "fields": iceberg_fields(made.columns)}
+        wider = {**others, "fields": iceberg_fields(_beside_partitions(made.columns, metadata))}
         updates += [*_old_schemas(metadata), AddSchema(wider, made.next_id - 1), SetCurrentSchema(LAST_ADDED)]
     known = bound_ids(metadata)
     if wanted := set(_ids(made.bounds)) - known:
         updates.append(SetProperties({BOUND: text_of_ids(known | wanted)}))
     return updates
+
+
+def _beside_partitions(columns: Sequence[Column], metadata: Json) -> list[Column]:
+    """New columns do not take the names of partition fields: Iceberg's Java library could not load the table then."""
+    known = {field["id"] for field in schema_of(metadata)["fields"]}
+    taken = {field["name"] for spec in metadata["partition-specs"] for field in spec["fields"]}
+    names = {column.name for column in columns}
+    found = []
+    for column in columns:
+        name = column.name
+        while column.field_id not in known and name in taken:
+            name += "_" if f"{name}_" not in names else "__"
+        found.append(column if name == column.name else replace(column, name=name))
+    return found
 
 
 def with_value(columns: Sequence[Column], next_id: int) -> Grown:

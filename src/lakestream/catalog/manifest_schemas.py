@@ -1,6 +1,7 @@
 """Manifests and lists of them as Avro schemas, with the names and numbers of the Iceberg specification."""
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lakestream.catalog.avro_types import AvroSchema
@@ -121,10 +122,15 @@ def entry_schema(partition: Json) -> AvroSchema:
     )
 
 
-def partition_schema(spec_fields: list[Json]) -> Json:
-    """Of specs whose fields are all numbers of 32 bits, as a stream's partition is."""
+def partition_schema(spec_fields: Sequence[Json], kinds: Sequence[Any] = ()) -> Json:
+    """The record that a partition is. `kinds`: the Avro type of each field; none: numbers of 32 bits, as a stream's
+    partition is."""
     return _record(
-        "r102", *(_field(field["field-id"], _avro_name(field["name"]), "int", optional=True) for field in spec_fields)
+        "r102",
+        *(
+            _field(field["field-id"], _avro_name(field["name"]), kind, optional=True)
+            for field, kind in zip(spec_fields, kinds or ["int"] * len(spec_fields), strict=True)
+        ),
     )
 
 

@@ -15,9 +15,11 @@ from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.avro_file import BAD_BYTES, damaged, opened, written
 from lakestream.catalog.avro_types import AvroSchema, Write, writer
 from lakestream.catalog.data_files import FileDescription
+from lakestream.catalog.partition_values import avro_type, avro_value, summed_up
 from lakestream.catalog.shapes import Json
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer
+from lakestream.schemas.shape import Primitive
 
 DATA: Final = 0
 """What files of a manifest hold; others hold deletes."""
@@ -58,16 +60,20 @@ class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Layout(NamedTuple):
-    """How a table's files are laid out, as far as its manifests say it."""
+    """How the files of a manifest are laid out."""
 
     format_version: int
     schema: Json
     spec: Json
-    sort_order_id: int | None
+    kinds: tuple[Primitive, ...]
+    """What each field of the spec is, once it is transformed."""
+    by_offset: int | None
+    """The sort order by offset alone, where the table has it."""
 
-    @property
-    def is_partitioned(self) -> bool:
-        return bool(self.spec["fields"])
+    def values_of(self, file: FileDescription) -> tuple[Any, ...]:
+        """What its rows have in common, one for each field of the spec."""
+        values = (file.partition,) if file.spec_id is None else file.values
+        return values[: len(self.kinds)]
 
 
 # Lists
@@ -133,9 +139,10 @@ class EntryWriter:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.schema: AvroSchema = f.entry_schema(f.partition_schema(layout.spec["fields"]))
+        self._field_ids = [field["field-id"] for field in layout.spec["fields"]]
+        kinds = [avro_type(kind, number) for kind, number in zip(layout.kinds, self._field_ids, strict=True)]
+        self.schema: AvroSchema = f.entry_schema(f.partition_schema(layout.spec["fields"], kinds))
         self._head, self._data_file = _writers(json.dumps(self.schema))
-        self._partition_id = layout.spec["fields"][0]["field-id"] if layout.is_partitioned else None
 
     def added(self, file: FileDescription, snapshot_id: int) -> bytes:
         """Its sequence number is that of the commit, which is not known for certain before it is made."""
@@ -171,11 +178,12 @@ class EntryWriter:
         return written(self.schema, said, entries)
 
     def _fields(self, file: FileDescription) -> dict[int, Any]:
+        values = zip(self._field_ids, self._layout.kinds, self._layout.values_of(file), strict=True)
         return {
             f.CONTENT: DATA,
             f.FILE_PATH: file.location,
             f.FILE_FORMAT: PARQUET,
-            f.PARTITION: {} if self._partition_id is None else {self._partition_id: file.partition},
+            f.PARTITION: {number: avro_value(kind, value) for number, kind, value in values},
             f.RECORD_COUNT: file.record_count,
             f.FILE_SIZE: file.size,
             f.COLUMN_SIZES: file.column_sizes,
@@ -184,7 +192,7 @@ class EntryWriter:
             f.LOWER_BOUNDS: file.lower_bounds,
             f.UPPER_BOUNDS: file.upper_bounds,
             f.SPLIT_OFFSETS: file.split_offsets,
-            f.SORT_ORDER_ID: self._layout.sort_order_id,
+            f.SORT_ORDER_ID: self._layout.by_offset if file.order_id is None else file.order_id,
         }
 
 
@@ -196,17 +204,10 @@ def _writers(schema_text: str) -> tuple[Write, Write]:
     return writer({**schema, "fields": head}), writer(data_file["type"])
 
 
-def partition_summary(layout: Layout, partitions: Sequence[int]) -> list[dict[int, Any]]:
-    if not layout.is_partitioned:
-        return []
-    return [
-        {
-            f.CONTAINS_NULL: False,
-            f.CONTAINS_NAN: None,
-            f.LOWER_BOUND: min(partitions).to_bytes(4, "little", signed=True),
-            f.UPPER_BOUND: max(partitions).to_bytes(4, "little", signed=True),
-        }
-    ]
+def partition_summary(layout: Layout, files: Sequence[FileDescription | int]) -> list[dict[int, Any]]:
+    """A number stands for a file of that partition of the stream, where the table is partitioned by it alone."""
+    values = [(one,) if isinstance(one, int) else layout.values_of(one) for one in files]
+    return summed_up(layout.kinds, values)
 
 
 def read_entries(body: Buffer, location: str) -> Iterator[dict[int, Any]]:

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.avro_file import BAD_BYTES, damaged, opened
-from lakestream.catalog.avro_types import Read, Skip, reader, skipper
+from lakestream.catalog.avro_types import AvroSchema, Read, Skip, reader, skipper
 from lakestream.catalog.manifests import DATA, DELETED, EntryWriter, Layout, ManifestFile
+from lakestream.catalog.partition_values import widened
 from lakestream.model import Buffer
 
 NAME_END: Final = "-stream.avro"
@@ -32,26 +33,21 @@ class Merged(NamedTuple):
     partitions: list[dict[int, Any]]
 
 
-def to_merge(manifests: Sequence[ManifestFile], layout: Layout) -> list[ManifestFile]:
-    """Which to make one of now; none, in most commits."""
-    if layout.format_version >= 3:
+def to_merge(manifests: Sequence[ManifestFile], format_version: int) -> list[ManifestFile]:
+    """Which to make one of now, all of one partition spec; none, in most commits."""
+    if format_version >= 3:
         return []  # its rows have ids, which are counted from the manifest's first
-    sizes: dict[int, list[ManifestFile]] = {}
+    sizes: dict[tuple[int, int], list[ManifestFile]] = {}
     for manifest in manifests:
-        if _is_ours(manifest, layout) and manifest.live_files_count < FULL:
-            sizes.setdefault(_size_class(manifest.live_files_count), []).append(manifest)
+        if _is_ours(manifest) and manifest.live_files_count < FULL:
+            size = _size_class(manifest.live_files_count)
+            sizes.setdefault((size, manifest.partition_spec_id), []).append(manifest)
     full = [size for size in sorted(sizes) if len(sizes[size]) >= FAN_IN]
     return _fitting(sizes[full[0]]) if full else []
 
 
-def _is_ours(manifest: ManifestFile, layout: Layout) -> bool:
-    return (
-        manifest.manifest_path.endswith(NAME_END)
-        and manifest.content == DATA
-        and manifest.partition_spec_id == layout.spec["spec-id"]
-        and manifest.key_metadata is None
-        and len(manifest.partitions or []) == len(layout.spec["fields"])
-    )
+def _is_ours(manifest: ManifestFile) -> bool:
+    return manifest.manifest_path.endswith(NAME_END) and manifest.content == DATA and manifest.key_metadata is None
 
 
 def _size_class(count: int) -> int:
@@ -73,9 +69,11 @@ def _fitting(manifests: list[ManifestFile]) -> list[ManifestFile]:
     return chosen
 
 
-def merged(parts: Sequence[tuple[ManifestFile, Buffer]], writer: EntryWriter) -> Merged | None:
+def merged(parts: Sequence[tuple[ManifestFile, Buffer]], layout: Layout, writer: EntryWriter) -> Merged | None:
     """The entries of all of them. None: one is not what its name says, so leave them as they are. Corrupt: damaged."""
     entries: list[bytes] = []
+    if any(len(manifest.partitions or []) != len(layout.kinds) for manifest, _ in parts):
+        return None
     for manifest, body in parts:
         found = _entries(manifest, bytes(body), writer)
         if found is None:
@@ -85,14 +83,14 @@ def merged(parts: Sequence[tuple[ManifestFile, Buffer]], writer: EntryWriter) ->
         entries,
         min(manifest.min_sequence_number for manifest, _ in parts),
         sum(manifest.live_rows_count for manifest, _ in parts),
-        _widened([manifest.partitions or [] for manifest, _ in parts]),
+        widened(layout.kinds, [manifest.partitions or [] for manifest, _ in parts]),
     )
 
 
 def _entries(manifest: ManifestFile, body: bytes, writer: EntryWriter) -> list[bytes] | None:
     location = manifest.manifest_path
     file = opened(body, location)
-    if file.schema != writer.schema:
+    if _encoding(file.schema) != _encoding(writer.schema):
         return None
     *head, data_file = file.schema["fields"]
     read_head, skip_file = reader({**file.schema, "fields": head}), skipper(data_file["type"])
@@ -107,6 +105,15 @@ def _entries(manifest: ManifestFile, body: bytes, writer: EntryWriter) -> list[b
     except BAD_BYTES as error:
         raise damaged(location, error) from error
     return entries if len(entries) == manifest.live_files_count else None
+
+
+def _encoding(schema: AvroSchema) -> AvroSchema:
+    """How its bytes are to be read: a number of 32 bits is written as one of 64, which its column may be by now."""
+    if isinstance(schema, dict):
+        return {name: _encoding(part) for name, part in schema.items()}
+    if isinstance(schema, list):
+        return [_encoding(part) for part in schema]
+    return "long" if schema == "int" else schema
 
 
 def _entry(
@@ -124,14 +131,3 @@ def _entry(
     }
     known = [default if head[field] is None else head[field] for field, default in inherited.items()]
     return writer.existing(data[start:end], *known), end
-
-
-def _widened(summaries: list[list[dict[int, Any]]]) -> list[dict[int, Any]]:
-    """One summary for each partition field, of all manifests: numbers of 32 bits, written little-endian."""
-    widened = []
-    for field in zip(*summaries, strict=True):
-        lows = [int.from_bytes(one[f.LOWER_BOUND], "little", signed=True) for one in field]
-        highs = [int.from_bytes(one[f.UPPER_BOUND], "little", signed=True) for one in field]
-        low, high = lows.index(min(lows)), highs.index(max(highs))
-        widened.append({**field[low], f.UPPER_BOUND: field[high][f.UPPER_BOUND]})
-    return widened

@@ -25,19 +25,18 @@ from lakestream.catalog.manifest_schemas import DATA_FILE, FILE_PATH, STATUS
 from lakestream.catalog.manifests import (
     DATA,
     DELETED,
-    EntryWriter,
     ManifestFile,
-    partition_summary,
     read_entries,
     read_list,
     write_list,
 )
-from lakestream.catalog.merging import ENTRIES_MAX, NAME_END
+from lakestream.catalog.merging import NAME_END
+from lakestream.catalog.new_manifests import body_of, divided, manifest_of
 from lakestream.catalog.next_offsets import NEXT_OFFSETS, main_of, next_offsets, text_of
 from lakestream.catalog.shapes import MAIN, Json
 from lakestream.catalog.summaries import summary_of_rewrite
 from lakestream.catalog.taking_out import TakenOut, without
-from lakestream.catalog.topic_shape import check_columns, layout_of
+from lakestream.catalog.topic_shape import check_columns
 from lakestream.catalog.updates import AddSnapshot, SetProperties, Update
 from lakestream.errors import LakestreamError, Missing, Rejected
 
@@ -255,29 +254,13 @@ class _Attempt:
         )
 
     async def _new_manifests(self, sequence_number: int) -> list[ManifestFile]:
-        ordered = sorted(self._change.files, key=lambda file: (file.partition, file.offset_first))
-        layout = layout_of(self._loaded.metadata)
         made = []
-        for start in range(0, len(ordered), ENTRIES_MAX):
-            files = ordered[start : start + ENTRIES_MAX]
-            writer = EntryWriter(layout)
-            body = writer.manifest([writer.added(file, self._snapshot_id) for file in files])
-            place = f"{self._folder(self._loaded.metadata)}/{self._id}-m{start}{NAME_END}"
+        for number, (layout, own) in enumerate(divided(self._change.files, self._loaded.metadata)):
+            body = body_of(layout, own, self._snapshot_id)
+            place = f"{self._folder(self._loaded.metadata)}/{self._id}-m{number}{NAME_END}"
             if place not in self._stored:
                 await self._store(place, body)
-            made.append(
-                ManifestFile(
-                    manifest_path=place,
-                    manifest_length=len(body),
-                    partition_spec_id=layout.spec["spec-id"],
-                    sequence_number=sequence_number,
-                    min_sequence_number=sequence_number,
-                    added_snapshot_id=self._snapshot_id,
-                    added_files_count=len(files),
-                    added_rows_count=sum(file.record_count for file in files),
-                    partitions=partition_summary(layout, [file.partition for file in files]),
-                )
-            )
+            made.append(manifest_of(layout, own, place, len(body), self._snapshot_id, sequence_number))
         return made
 
     # Storage

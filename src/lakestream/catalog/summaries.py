@@ -25,7 +25,7 @@ def summary_of(files: Sequence[FileDescription], parent: Json | None) -> dict[st
         "added-data-files": len(files),
         "added-records": records,
         "added-files-size": size,
-        "changed-partition-count": len({file.partition for file in files}),
+        "changed-partition-count": len({(file.spec_id, file.values or file.partition) for file in files}),
     }
     for name in _NOTHING:
         before = _total(parent, name)

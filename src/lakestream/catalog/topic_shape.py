@@ -1,18 +1,21 @@
 """What a topic's table is made like, and whether it is still one that we can write into and read records from. Pure.
 
 Others may change it: add columns, partition it in another way, sort it. Each of our files says which partition spec and
-which sort order it follows, so we go on with those that the table was made with, and readers cope with both.
+which sort order it follows, so we go on with those that the topic wants (arranging.py), and readers cope with both.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lakestream.catalog.bound_columns import bound_ids
-from lakestream.catalog.errors import TableAltered
+from lakestream.catalog.errors import CommitRefused, TableAltered
 from lakestream.catalog.manifests import Layout
 from lakestream.catalog.schemas import columns, field_ids
 from lakestream.catalog.shapes import Json, schema_of
 from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, VALUE_ID, Column
+from lakestream.schemas.columns import all_columns, columns_of
+from lakestream.schemas.shape import Primitive
+from lakestream.schemas.terms import Transform
 
 SPEC: Final[Json] = {
     "spec-id": 0,
@@ -24,25 +27,54 @@ ORDER: Final[Json] = {
 }
 
 
-def layout_of(metadata: Json) -> Layout:
-    """TableAltered: none of its partition specs is one that we can follow."""
-    return Layout(metadata["format-version"], schema_of(metadata), _spec(metadata), _order_id(metadata))
+def layout_of(metadata: Json, spec_id: int | None = None) -> Layout:
+    """Of files that follow this spec; None: the one by the stream's partition alone. TableAltered: it is not there, or
+    not one that we can follow."""
+    spec = _plain_spec(metadata) if spec_id is None else _spec(metadata, spec_id)
+    kinds = kinds_of(metadata, spec)
+    if kinds is None:
+        raise TableAltered(f"partition spec {spec['spec-id']} of the table is by something that is not known here")
+    return Layout(metadata["format-version"], schema_of(metadata), spec, kinds, order_by_offset(metadata))
 
 
-def _spec(metadata: Json) -> Json:
+def _spec(metadata: Json, spec_id: int) -> Json:
+    for spec in metadata["partition-specs"]:
+        if spec["spec-id"] == spec_id:
+            found: Json = spec
+            return found
+    raise CommitRefused(f"partition spec {spec_id} was removed from the table by somebody else")
+
+
+def _plain_spec(metadata: Json) -> Json:
     """The newest that is by the stream's partition alone; else one without partitions."""
-    specs: list[Json] = sorted(metadata["partition-specs"], key=_spec_id, reverse=True)
-    ours = [spec for spec in specs if _sources(spec) == _sources(SPEC)]
-    plain = [spec for spec in specs if not spec["fields"]]
-    if not ours and not plain:
+    found = plain_spec(metadata)
+    if found is None:
         raise TableAltered(
             "no partition spec of the table is by _stream.partition alone any more: drop the others (ALTER TABLE … DROP"
             " PARTITION FIELD …), then add it (ALTER TABLE … ADD PARTITION FIELD _stream.partition)"
         )
-    return (ours or plain)[0]
+    return found
 
 
-def _order_id(metadata: Json) -> int | None:
+def plain_spec(metadata: Json) -> Json | None:
+    specs: list[Json] = sorted(metadata["partition-specs"], key=_spec_id, reverse=True)
+    ours = [spec for spec in specs if _sources(spec) == _sources(SPEC)]
+    return next(iter([*ours, *(spec for spec in specs if not spec["fields"])]), None)
+
+
+def kinds_of(metadata: Json, spec: Json) -> tuple[Primitive, ...] | None:
+    """What the fields of a spec are. None: something is in it that is not known here, as a column that is gone."""
+    columns = {one.field_id: one.type for one in all_columns(columns_of(schema_of(metadata)))}
+    kinds = []
+    for field in spec["fields"]:
+        kind, transform = columns.get(field.get("source-id", 0)), Transform.of(field["transform"])
+        if not isinstance(kind, Primitive) or transform is None:
+            return None
+        kinds.append(transform.result(kind))
+    return tuple(kinds)
+
+
+def order_by_offset(metadata: Json) -> int | None:
     for order in metadata["sort-orders"]:
         if _sources(order) == _sources(ORDER) and order["fields"][0].get("direction") == "asc":
             number: int = order["order-id"]

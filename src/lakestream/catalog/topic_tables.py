@@ -12,11 +12,11 @@ from lakestream.catalog.errors import NoSuchTable, TableExists
 from lakestream.catalog.names import TableName
 from lakestream.catalog.next_offsets import NEXT_OFFSETS, TOPIC_ID, text_of
 from lakestream.catalog.shapes import Json
+from lakestream.catalog.table_properties import DEFAULTS
 from lakestream.catalog.topic_layout import VALUE_ID, iceberg_schema
 from lakestream.catalog.topic_names import make_room, name_of
 from lakestream.catalog.topic_shape import ORDER, SPEC
 from lakestream.errors import LakestreamError, Unavailable
-from lakestream.model import MiB
 
 log = logging.getLogger(__name__)
 
@@ -25,22 +25,6 @@ VALUE_SCHEMA_SETTING: Final = "lakestream.value.schema"
 NO_SCHEMA: Final = "none"
 TOPIC: Final = "lakestream.topic"
 TRIES_MAX: Final = 10
-
-PROPERTIES: Final[Mapping[str, str]] = {
-    "write.parquet.compression-codec": "zstd",
-    # Whoever rewrites the files: a consumer that wants one record has to read a whole row group.
-    "write.parquet.row-group-size-bytes": str(32 * MiB),
-    # We commit every few seconds. Others shall get a word in, and a delete shall not fail for rows that come after it.
-    "commit.retry.num-retries": "20",
-    "write.delete.isolation-level": "snapshot",
-    "write.update.isolation-level": "snapshot",
-    "write.merge.isolation-level": "snapshot",
-    # Or each commit would leave a metadata file for ever.
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "100",
-    # For who expires snapshots with an engine too: as maintenance does. At a commit every five seconds that is 720.
-    "history.expire.max-snapshot-age-ms": "3600000",
-}
 
 
 async def ensure_table(catalog: Catalog, topic: str, topic_id: str, settings: Mapping[str, str]) -> LoadedTable:
@@ -100,6 +84,6 @@ async def _create(catalog: Catalog, name: TableName, topic: str, topic_id: str, 
         schema,
         spec=SPEC,
         order=ORDER,
-        properties={**PROPERTIES, TOPIC: topic, TOPIC_ID: topic_id, NEXT_OFFSETS: text_of({})},
+        properties={**DEFAULTS, TOPIC: topic, TOPIC_ID: topic_id, NEXT_OFFSETS: text_of({})},
         topic_id=topic_id,
     )

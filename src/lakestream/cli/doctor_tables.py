@@ -127,6 +127,8 @@ def _topics_reported(report: PipelineReport, names: set[str], now_ms: int) -> It
         elif topic.lag_ms > LAG_MS:
             lag = f"{plural(topic.lag_records, 'record')}, the oldest {topic.lag_ms // 1000:,} s old"
             yield note("pipeline", f"topic {name} is behind by {lag}")
+        if topic.unmet:
+            yield note("layout", f"topic {name}: {topic.unmet}")
         if topic.misfit:
             yield note(
                 "typed", f"topic {name}: values without columns ({topic.misfit}); lakestream table rejects {name}"

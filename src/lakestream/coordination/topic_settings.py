@@ -9,14 +9,18 @@ that they are without meaning. One that promises something which does not happen
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from lakestream.catalog.names import Namespace, check_namespace
+from lakestream.catalog.table_properties import properties_of
+from lakestream.catalog.topic_layout import COLUMNS, STREAM, VALUE, iceberg_schema
 from lakestream.errors import Misconfigured, Rejected
+from lakestream.schemas.columns import columns_of
+from lakestream.schemas.terms import SortTerm, Term, found_in, partition_terms, sort_terms
 from lakestream.schemas.typing import Mode, OnInvalid
 from lakestream.settings import Profile
 
@@ -123,6 +127,27 @@ def _schema(text: str) -> SchemaChoice:
     return SchemaChoice(Mode.FIXED, subject, _number(1, 2**31 - 1)(version))
 
 
+def _partitioned(text: str) -> tuple[Term, ...]:
+    terms = partition_terms(text)
+    _check_own(terms)
+    return terms
+
+
+def _sorted(text: str) -> tuple[SortTerm, ...]:
+    terms = sort_terms(text)
+    _check_own([one.term for one in terms])
+    return terms
+
+
+def _check_own(terms: Sequence[Term]) -> None:
+    """Columns of values may come with the first of them; those of the stream are the same in every table."""
+    for term in terms:
+        if term.column.split(".")[0] == STREAM and found_in(term, _COLUMNS) is None:
+            raise ValueError(f"column {_unknown(term.column, _STREAM_NAMES)}")
+
+
+_COLUMNS: Final = columns_of(iceberg_schema())
+_STREAM_NAMES: Final = tuple(f"{STREAM}.{field.name}" for field in COLUMNS[-1].fields)
 _long = _number(-1, LONG_MAX)
 _int = _number(0, 2**31 - 1)
 _from_zero = _number(0, LONG_MAX)
@@ -240,6 +265,31 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "iceberg, or iceberg,delta: then the files of the table are a Delta table too, in its folder data",
         ),
         Setting(
+            "lakestream.table.partition",
+            Kind.STRING,
+            "_stream.partition",
+            _partitioned,
+            "what the table is partitioned by: a list of columns and of Iceberg's transforms of columns, as"
+            " day(_stream.timestamp), bucket(16, user_id), truncate(4, name), country; empty: by nothing. Files"
+            " that are there stay as they are",
+        ),
+        Setting(
+            "lakestream.table.sort",
+            Kind.STRING,
+            "",
+            _sorted,
+            "what rows are sorted by inside of a file, as user_id desc nulls last, _stream.timestamp; empty: by offset."
+            " The stream is served by offset whatever it is",
+        ),
+        Setting(
+            "lakestream.table.properties",
+            Kind.STRING,
+            "",
+            properties_of,
+            "Iceberg's properties of the table, as write.parquet.compression-codec=snappy,commit.retry.num-retries=9;"
+            " one that is left out later is removed, or is again what every table has",
+        ),
+        Setting(
             "lakestream.table.on.delete",
             Kind.STRING,
             "keep",
@@ -306,6 +356,10 @@ class TopicSettings:
     """With the topic."""
     table_retention_ms: int
     """Of rows that the stream has forgotten; -1: for ever."""
+    table_partition: tuple[Term, ...]
+    table_sort: tuple[SortTerm, ...]
+    """Empty: by offset."""
+    table_properties: tuple[tuple[str, str], ...]
     delete_retention_ms: int
     compaction_lag_ms_min: int
     compaction_lag_ms_max: int
@@ -315,8 +369,11 @@ class TopicSettings:
     on_invalid: OnInvalid
 
 
-def check(settings: Mapping[str, str], profiles: Collection[Profile] = frozenset(Profile)) -> None:
-    """Misconfigured: a name is unknown, a value is wrong, or the profile is none of those that this broker has."""
+def check(
+    settings: Mapping[str, str], profiles: Collection[Profile] = frozenset(Profile), *, is_new: bool = False
+) -> None:
+    """Misconfigured: a name is unknown, a value is wrong, or the profile is none of those that this broker has.
+    `is_new`: of a topic that has no table yet."""
     values = {name: value_of(name, text) for name, text in settings.items()}
     shortest, longest = values.get("min.compaction.lag.ms", 0), values.get("max.compaction.lag.ms", LONG_MAX)
     if shortest > longest:
@@ -329,6 +386,24 @@ def check(settings: Mapping[str, str], profiles: Collection[Profile] = frozenset
             f"topic setting lakestream.profile: {profile.value} needs a folder that every broker mounts, and this"
             f" broker has none: start it with --wal-dir, or choose another profile"
         )
+    if is_new:
+        _check_has_columns(read(settings))
+
+
+def _check_has_columns(chosen: TopicSettings) -> None:
+    """Whether there may ever be what the table is to be partitioned and sorted by."""
+    if Mode.NONE is not chosen.value_schema.mode or Mode.NONE is not chosen.key_schema.mode:
+        return
+    for setting, terms in (
+        ("lakestream.table.partition", chosen.table_partition),
+        ("lakestream.table.sort", [one.term for one in chosen.table_sort]),
+    ):
+        for term in terms:
+            if term.column != VALUE and term.column.split(".")[0] != STREAM:
+                raise Misconfigured(
+                    f"topic setting {setting}: there is no column {term.column} in the table of a topic whose values"
+                    f" are bytes, only {VALUE} and {STREAM}.…: set lakestream.value.schema too"
+                )
 
 
 def check_name(name: str) -> None:
@@ -371,6 +446,9 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
         delta="delta" in values["lakestream.table.formats"],
         table_dropped=values["lakestream.table.on.delete"] == "drop",
         table_retention_ms=values["lakestream.table.retention.ms"],
+        table_partition=values["lakestream.table.partition"],
+        table_sort=values["lakestream.table.sort"],
+        table_properties=values["lakestream.table.properties"],
         value_schema=values["lakestream.value.schema"],
         key_schema=values["lakestream.key.schema"],
         on_invalid=values["lakestream.on.invalid"],

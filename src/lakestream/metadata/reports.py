@@ -40,6 +40,8 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     """Values that keep their bytes, although they should be columns: these do not give them back, or there are none."""
     misfit: str = ""
     """Why values had no columns, most of them the last time that there were any."""
+    unmet: str = ""
+    """What its settings say of its table that cannot be had now, and why."""
     delta: bool = False
     """It has a Delta table too."""
     delta_behind: str = ""

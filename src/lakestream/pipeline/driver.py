@@ -21,7 +21,8 @@ from lakestream.pipeline.asked import AskedTopics
 from lakestream.pipeline.backlog import ChangedLogs
 from lakestream.pipeline.delta.mirror import DeltaMirror, looked_once
 from lakestream.pipeline.maintenance.maintain import Maintenance
-from lakestream.pipeline.rounds import Round, Rounds, Standing
+from lakestream.pipeline.rounds import Rounds
+from lakestream.pipeline.standing import Round, Standing
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +178,7 @@ def _reported(standing: Standing, now_ms: int) -> TopicReport:
         typed=standing.typed,
         raw=standing.raw,
         misfit=standing.misfit,
+        unmet=standing.unmet,
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from lakestream.catalog.file_layout import PLAIN_LAYOUT, FileLayout
 from lakestream.metadata.claims import Medium
 from lakestream.model import KiB, MiB, PartitionId
 from lakestream.pipeline.tasks import Move, Piece
@@ -125,6 +126,7 @@ class Target(NamedTuple):
     properties: tuple[tuple[str, str], ...] = ()
     columns: tuple[Column, ...] = ()
     typing: Typing | None = None
+    layout: FileLayout = PLAIN_LAYOUT
 
 
 def moves(

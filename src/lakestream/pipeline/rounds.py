@@ -13,10 +13,11 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from lakestream.catalog.append import append
+from lakestream.catalog.arranging import Arrangement, arrange, file_layout
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.data_files import MovedRange, ends_of
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
@@ -25,6 +26,7 @@ from lakestream.catalog.parquet_names import file_columns
 from lakestream.catalog.topic_tables import ensure_table
 from lakestream.catalog.whole_tag import split_of
 from lakestream.clock import Clock
+from lakestream.coordination.topic_settings import read as read_settings
 from lakestream.data.log.log import Log
 from lakestream.data.log.sweeper import Sweeper
 from lakestream.errors import LakestreamError, Missing, Unavailable
@@ -35,6 +37,8 @@ from lakestream.model import PartitionId
 from lakestream.pipeline import plan
 from lakestream.pipeline.backlog import ChangedLogs, backlog_of, whereabouts
 from lakestream.pipeline.plan import Backlog, PlanSettings, Target
+from lakestream.pipeline.standing import Round as Round
+from lakestream.pipeline.standing import Standing as Standing
 from lakestream.pipeline.tasks import Move, Moved, Outcome, Settled, Stuck, Wants
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.pipeline.whole import HELD_NONE, Held, Whereabouts, split_after
@@ -59,54 +63,6 @@ class Job(Protocol):
     async def run(self, moves: Sequence[Move]) -> list[Outcome]:
         """Make files of each; the outcomes in the same order."""
         ...
-
-
-@dataclass(slots=True)
-class Standing:
-    """How a topic is doing."""
-
-    name: str
-    stuck: str = ""
-    """Why it is not moved; empty: it is."""
-    tried_ms: int = 0
-    trouble: str = ""
-    """Why its last move came to nothing, although the next may succeed; empty: it did not."""
-    trouble_ms: int = 0
-    """Since when."""
-    bad_round: int = 0
-    """The last one in which it was stopped, or had trouble."""
-    moved_ms: int = 0
-    """When something was last committed."""
-    lag_records: int = 0
-    oldest_ms: int = 0
-    """When the first record was appended that is not in the table; 0: all are."""
-    files: int = 0
-    records: int = 0
-    bytes: int = 0
-    typed: int = 0
-    raw: int = 0
-    misfit: str = ""
-    """Why values had no columns, the last time that there were any."""
-
-
-@dataclass(slots=True)
-class Round:
-    """What a round did."""
-
-    moves: int = 0
-    records: int = 0
-    bytes: int = 0
-    files: int = 0
-    tables: int = 0
-    committed: set[str] = field(default_factory=set)
-    """Topics, by id, whose tables were committed to."""
-    stuck: list[str] = field(default_factory=list)
-    left: bool = False
-    """There is more to move at once."""
-    lag_records: int = 0
-    lag_ms: int = 0
-    """Age of the oldest record that is not in its table."""
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Rounds:
@@ -369,6 +325,7 @@ class Rounds:
             if self._typed is not None:
                 prepared = await self._typed.prepare(named, self._tables[topic_id])
                 self._tables[topic_id], self._typings[topic_id] = prepared
+            await self._arrange(topic_id)
 
         async def try_to_have(topic_id: str) -> None:
             had = topic_id in self._tables
@@ -401,12 +358,21 @@ class Rounds:
         self._named[topic_id] = NamedTopic(named.name, topic)
         return self._named[topic_id]
 
+    async def _arrange(self, topic_id: str) -> None:
+        """Its table is laid out as the topic's settings say, as far as it has the columns."""
+        settings = read_settings(self._named[topic_id].topic.settings)
+        wanted = Arrangement(
+            partition=settings.table_partition, sort=settings.table_sort, properties=settings.table_properties
+        )
+        table, unmet = await arrange(self._catalog, self._tables[topic_id], wanted)
+        self._tables[topic_id], self._standing(topic_id).unmet = table, unmet
+
     def _target(self, topic_id: str) -> Target:
         metadata = self._tables[topic_id].metadata
         asked = tuple((name, text) for name, text in metadata["properties"].items() if name.startswith("write."))
-        if (typing := self._typings.get(topic_id)) is None:
-            return Target(metadata["location"], asked)
-        return Target(metadata["location"], asked, file_columns(metadata), typing)
+        typing, layout = self._typings.get(topic_id), file_layout(metadata)
+        columns = file_columns(metadata) if typing is not None else ()
+        return Target(metadata["location"], asked, columns, typing, layout)
 
     async def _work(self, moves: Sequence[Move], outcomes: list[Settled]) -> None:
         """Where workers want to know more, they are told, and the same is moved again at once."""
@@ -440,7 +406,7 @@ class Rounds:
                 return
             target = self._target(topic_id)
             typing = target.typing if may_ask or target.typing is None else replace(target.typing, asks=False)
-            again.extend(replace(one.move, columns=target.columns, typing=typing) for one in own)
+            again.extend(replace(one.move, columns=target.columns, typing=typing, layout=target.layout) for one in own)
 
         await together([learn(topic_id) for topic_id in topics], TABLES_AT_ONCE)
         return again
@@ -456,6 +422,7 @@ class Rounds:
             [wanted for one in wants for wanted in one.schemas],
             [shape for one in wants for shape in one.inferred],
         )
+        await self._arrange(topic_id)  # a column may be one that it is to be partitioned by
 
     async def _commit(self, outcomes: Sequence[Settled], done: Round) -> None:
         topics: defaultdict[str, list[Settled]] = defaultdict(list)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from lakestream.catalog.data_files import FileDescription
+from lakestream.catalog.file_layout import PLAIN_LAYOUT, FileLayout
 from lakestream.metadata.claims import Medium
 from lakestream.model import PartitionId
 from lakestream.schemas.columns import Column
@@ -50,6 +51,7 @@ class Move:
     """Of a typed table: all it has, ours and those of others. Empty: those of `topic_layout.COLUMNS`."""
     typing: Typing | None = None
     """None: values are bytes, in the column `value`, and the table has never been typed."""
+    layout: FileLayout = PLAIN_LAYOUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ import numpy as np
 
 from lakestream.catalog.client_settings import azure_account
 from lakestream.catalog.data_files import FileDescription, data_location
+from lakestream.catalog.file_layout import PLAIN_LAYOUT
 from lakestream.catalog.locations import Locations
 from lakestream.clock import Ids, RandomIds, SystemClock
 from lakestream.data.table.arrow import PLAIN_COLUMNS
@@ -139,12 +140,18 @@ class Work:
     ) -> Iterator[WrittenFile]:
         number = move.partition.number
         rows: Iterable[Any] = (batch for sources in windows for batch in decode(sources, number))
-        return write_parquet(
-            rows if typist is None else typist.typed(rows),
-            lambda offset: data_location(move.location, number, offset, self._ids.new()),
-            ParquetSettings.of({TARGET_SIZE: str(self._settings.file_bytes_max), **dict(move.properties)}),
-            PLAIN_COLUMNS if typist is None else typist.columns,
-        )
+        rows, columns = (rows, PLAIN_COLUMNS) if typist is None else (typist.typed(rows), typist.columns)
+        settings = ParquetSettings.of({TARGET_SIZE: str(self._settings.file_bytes_max), **dict(move.properties)})
+
+        def place(offset: int) -> str:
+            return data_location(move.location, number, offset, self._ids.new())
+
+        if move.layout == PLAIN_LAYOUT:
+            return write_parquet(rows, place, settings, columns)
+        # Here and not above: most tables are by partition and offset, and have no use for the kernels of it.
+        from lakestream.data.table.splitting import write_files
+
+        return write_files(rows, place, settings, columns, move.layout, number)
 
     async def _read(self, window: Sequence[Batches]) -> list[Source]:
         """One call per object, all of them at once."""

@@ -36,7 +36,6 @@ from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.locations import Locations
 from lakestream.catalog.manifests import ManifestFile, read_entries, read_list, write_list
 from lakestream.catalog.merging import ENTRIES_MAX, FAN_IN, FULL, to_merge
-from lakestream.catalog.topic_shape import layout_of
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.errors import Corrupt
 from lakestream.metadata.memory import MemoryServer
@@ -273,9 +272,7 @@ async def test_a_manifest_that_cannot_be_read_is_left_alone(catalog: Catalog) ->
     assert len(await manifests_of(catalog, after.metadata)) == FAN_IN + 1, "the commit goes on without merging"
 
 
-async def test_what_is_merged_is_bounded(catalog: Catalog) -> None:
-    layout = layout_of((await topic_table(catalog)).metadata)
-
+def test_what_is_merged_is_bounded() -> None:
     def manifest(number: int, count: int, **more: Any) -> ManifestFile:
         partitions = [{f.LOWER_BOUND: b"\0" * 4, f.UPPER_BOUND: b"\0" * 4}]
         made: dict[str, Any] = {
@@ -292,17 +289,15 @@ async def test_what_is_merged_is_bounded(catalog: Catalog) -> None:
         return ManifestFile(**made)
 
     large = [manifest(number, FULL - 1) for number in range(FAN_IN)]
-    chosen = to_merge(large, layout)
+    chosen = to_merge(large, 2)
     assert chosen
     assert sum(one.live_files_count for one in chosen) <= ENTRIES_MAX
-    assert to_merge([manifest(number, FULL) for number in range(40)], layout) == []
-    assert to_merge([manifest(number, 1) for number in range(FAN_IN - 1)], layout) == []
+    assert to_merge([manifest(number, FULL) for number in range(40)], 2) == []
+    assert to_merge([manifest(number, 1) for number in range(FAN_IN - 1)], 2) == []
     small = [manifest(number, 1) for number in reversed(range(FAN_IN + 5))]
-    assert [one.sequence_number for one in to_merge(small, layout)] == list(range(FAN_IN + 5)), "the oldest first"
-    for foreign in (
-        {"manifest_path": "s3://x/other.avro"},
-        {"content": 1},
-        {"partition_spec_id": 1},
-        {"partitions": None},
-    ):
-        assert to_merge([manifest(number, 1, **foreign) for number in range(40)], layout) == []
+    assert [one.sequence_number for one in to_merge(small, 2)] == list(range(FAN_IN + 5)), "the oldest first"
+    mixed = [manifest(number, 1, partition_spec_id=number % 2) for number in range(2 * FAN_IN)]
+    assert {one.partition_spec_id for one in to_merge(mixed, 2)} == {0}, "one manifest is of one spec"
+    for foreign in ({"manifest_path": "s3://x/other.avro"}, {"content": 1}, {"key_metadata": b"?"}):
+        assert to_merge([manifest(number, 1, **foreign) for number in range(40)], 2) == []
+    assert to_merge(small, 3) == [], "its rows have ids"

@@ -5,6 +5,7 @@ import pytest
 from lakestream.coordination import topic_settings
 from lakestream.coordination.topic_settings import SETTINGS, SchemaChoice
 from lakestream.errors import Misconfigured
+from lakestream.schemas.terms import partition_terms
 from lakestream.schemas.typing import Mode, OnInvalid
 
 
@@ -57,6 +58,20 @@ def test_what_streams_and_connect_set_is_taken() -> None:
         ("message.format.version", "3.0", "'message.format.version' is not known"),
         ("remote.storage.enable", "true", "'remote.storage.enable' is not known"),
         ("max.compaction.lag.ms", "0", "0 is not between 1 and"),
+        ("lakestream.table.partition", "week(at)", "'week' is no transform"),
+        ("lakestream.table.partition", "day(_stream.partition)", "is int, which takes identity, bucket, truncate"),
+        ("lakestream.table.partition", "_stream.tiemstamp", "did you mean '_stream.timestamp'?"),
+        ("lakestream.table.partition", "a, a", "a is there twice"),
+        ("lakestream.table.sort", "a down", "no name of a column"),
+        ("lakestream.table.sort", "_stream", "not of one value"),
+        ("lakestream.table.properties", "a", "'a' is no property"),
+        ("lakestream.table.properties", "a=1,a=2", "a is there twice"),
+        ("lakestream.table.properties", "lakestream.next-offsets={}", "belongs to Lakestream itself"),
+        ("lakestream.table.properties", "format-version=3", "the table's metadata says it"),
+        ("lakestream.table.properties", "write.data.path=s3://x", "where Lakestream does not look"),
+        ("lakestream.table.properties", "write.format.default=orc", "choose parquet"),
+        ("lakestream.table.properties", "write.parquet.compression-codec=zst", "choose zstd or snappy"),
+        ("lakestream.table.properties", "write.target-file-size-bytes=1MB", "a whole number above 0"),
     ],
 )
 def test_what_cannot_be_obeyed_is_refused(name: str, text: str, why: str) -> None:
@@ -111,3 +126,28 @@ def test_formats_of_the_table() -> None:
     for wrong, why in (("delta", "leaves out iceberg"), ("iceberg,hudi", "'hudi' is not known"), ("", "leaves out")):
         with pytest.raises(Misconfigured, match=why):
             topic_settings.check({name: wrong})
+
+
+def test_how_the_table_is_laid_out() -> None:
+    default = topic_settings.read({})
+    assert default.table_partition == partition_terms("_stream.partition")
+    assert (default.table_sort, default.table_properties) == ((), ())
+    chosen = topic_settings.read(
+        {
+            "lakestream.table.partition": "",
+            "lakestream.table.sort": "user_id desc",
+            "lakestream.table.properties": r"b=x\,y=z, a = 1 ,",
+        }
+    )
+    assert (chosen.table_partition, len(chosen.table_sort)) == ((), 1)
+    assert chosen.table_properties == (("a", "1"), ("b", "x,y=z"))
+
+
+def test_a_table_of_bytes_never_has_other_columns() -> None:
+    for name in ("lakestream.table.partition", "lakestream.table.sort"):
+        topic_settings.check({name: "truncate(2, value), _stream.key"}, is_new=True)
+        topic_settings.check({name: "country", "lakestream.value.schema": "json"}, is_new=True)
+        topic_settings.check({name: "_key.id", "lakestream.key.schema": "json"}, is_new=True)
+        topic_settings.check({name: "country"})  # its table may have been typed before
+        with pytest.raises(Misconfigured, match=r"there is no column country .* set lakestream.value.schema too"):
+            topic_settings.check({name: "country"}, is_new=True)

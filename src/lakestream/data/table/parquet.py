@@ -8,6 +8,7 @@ What was measured (2 cores, 1 KiB records, half of each compressible): docs/form
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lakestream.catalog.data_files import FileDescription
+from lakestream.catalog.file_layout import SortKey
 from lakestream.catalog.topic_layout import STREAM, VALUE_ID
 from lakestream.data.table.arrow import PLAIN_COLUMNS
 from lakestream.data.table.bounds import bounds_of
@@ -24,6 +26,7 @@ from lakestream.errors import Corrupt
 from lakestream.model import Buffer, MiB
 from lakestream.schemas.columns import Column
 from lakestream.schemas.shape import Kind
+from lakestream.schemas.terms import IDENTITY
 
 TARGET_SIZE: Final = "write.target-file-size-bytes"
 LEVEL: Final = "write.parquet.compression-level"
@@ -52,6 +55,19 @@ class ParquetSettings:
         return cls(**asked)
 
 
+class Stamp(NamedTuple):
+    """What the rows of a file have in common, and how they are sorted."""
+
+    spec_id: int | None = None
+    values: tuple[Any, ...] = ()
+    order_id: int | None = None
+    sort: tuple[SortKey, ...] = ()
+    """Empty: by ascending offset."""
+
+
+PLAIN_STAMP: Final = Stamp()
+
+
 class WrittenFile(NamedTuple):
     body: Buffer
     """The whole file."""
@@ -63,14 +79,16 @@ def write_parquet(
     location_of: Callable[[int], str],
     settings: ParquetSettings | None = None,
     columns: Sequence[Column] = PLAIN_COLUMNS,
+    stamp: Stamp = PLAIN_STAMP,
 ) -> Iterator[WrittenFile]:
-    """Files of the rows (of these columns, of one partition, by ascending offset), one after the other: each holds the
-    offsets behind those of the one before. `location_of` gives a new one its place, from its first offset."""
+    """Files of the rows (of these columns, of one partition of stream and table, sorted as the stamp says), one after
+    the other: each holds the rows behind those of the one before. `location_of` gives a new one its place, from its
+    first offset."""
     chosen, leaves = settings or ParquetSettings(), leaves_of(tuple(columns))
-    file: _OpenFile | None = None
-    for group in _groups(batches, chosen.group_bytes_max, leaves):
+    file: OpenFile | None = None
+    for group in row_groups(batches, chosen.group_bytes_max, leaves):
         if file is None:
-            file = _OpenFile(group, chosen, leaves)
+            file = OpenFile(group, chosen, leaves, stamp)
         file.write(group)
         if file.size >= chosen.file_bytes_max:
             yield file.close(location_of)
@@ -79,15 +97,15 @@ def write_parquet(
         yield file.close(location_of)
 
 
-class _OpenFile:
-    def __init__(self, first: Any, settings: ParquetSettings, leaves: Leaves) -> None:
+class OpenFile:
+    def __init__(self, first: Any, settings: ParquetSettings, leaves: Leaves, stamp: Stamp = PLAIN_STAMP) -> None:
         self._sink = pa.BufferOutputStream()
         self._footers: list[Any] = []
         self._leaves = leaves
         self._null_counts = {leaf.field_id: 0 for leaf in leaves.all if _is_counted_here(leaf)}
-        self._partition, self._offset_before = _first_row(first)
-        self._offset_first = self._offset_before
-        self._offset_before -= 1
+        self._stamp = stamp
+        self._partition, self._offset_first = _first_row(first)
+        self._offset_last = self._offset_first - 1
         self._writer = pq.ParquetWriter(
             self._sink,
             leaves.schema,
@@ -99,7 +117,7 @@ class _OpenFile:
             write_page_index=True,
             write_page_checksum=True,
             data_page_size=settings.page_bytes_max,
-            sorting_columns=[pq.SortingColumn(leaves.offset_place)],
+            sorting_columns=_sorting_columns(leaves, stamp.sort),
             metadata_collector=self._footers,
             store_decimal_as_integer=True,  # where they fit, which is what Iceberg demands
             store_schema=False,  # how we happened to hold them in memory is nobody's business
@@ -138,7 +156,7 @@ class _OpenFile:
             location=location_of(self._offset_first),
             partition=self._partition,
             offset_first=self._offset_first,
-            offset_last=self._offset_before,
+            offset_last=self._offset_last,
             record_count=footer.num_rows,
             size=len(body),
             column_sizes={
@@ -149,21 +167,25 @@ class _OpenFile:
             lower_bounds={number: low for number, (low, _) in bounds.items() if low is not None},
             upper_bounds={number: high for number, (_, high) in bounds.items() if high is not None},
             split_offsets=tuple(_start(group.column(0)) for group in groups),
+            spec_id=self._stamp.spec_id,
+            values=self._stamp.values,
+            order_id=self._stamp.order_id,
         )
         return WrittenFile(body, description)
 
     def _check(self, group: Any) -> None:
-        """Readers believe that offsets ascend, and the commit believes what we say of them."""
+        """Readers believe that offsets ascend, unless we say otherwise, and the commit believes all we say of them."""
         for chunk in group.column(STREAM).chunks:
             offsets = chunk.field("offset").to_numpy(zero_copy_only=False)
             partitions = chunk.field("partition").to_numpy(zero_copy_only=False)
             if not len(offsets):
                 continue
-            if offsets[0] <= self._offset_before or (np.diff(offsets) <= 0).any():
-                raise Corrupt(f"rows of partition {self._partition} do not ascend behind offset {self._offset_before}")
+            if not self._stamp.sort and (offsets[0] <= self._offset_last or (np.diff(offsets) <= 0).any()):
+                raise Corrupt(f"rows of partition {self._partition} do not ascend behind offset {self._offset_last}")
             if (partitions != self._partition).any():
                 raise Corrupt(f"rows of other partitions stand among those of partition {self._partition}")
-            self._offset_before = int(offsets[-1])
+            self._offset_first = min(self._offset_first, int(offsets.min()))
+            self._offset_last = max(self._offset_last, int(offsets.max()))
 
 
 def _is_within(text: str, low: int, high: int) -> bool:
@@ -174,12 +196,12 @@ def _is_within(text: str, low: int, high: int) -> bool:
 # Row groups
 
 
-def _groups(batches: Iterable[Any], bytes_max: int, leaves: Leaves) -> Iterator[Any]:
+def row_groups(batches: Iterable[Any], bytes_max: int, leaves: Leaves) -> Iterator[Any]:
     """The rows in tables of about that many bytes."""
     pending: list[Any] = []
     room = bytes_max
     for batch in batches:
-        ends = np.cumsum(_row_sizes(batch, leaves))
+        ends = np.cumsum(row_sizes(batch, leaves))
         start, done = 0, 0
         while start < batch.num_rows:
             end = int(np.searchsorted(ends, done + room, side="right"))
@@ -195,7 +217,7 @@ def _groups(batches: Iterable[Any], bytes_max: int, leaves: Leaves) -> Iterator[
         yield pa.Table.from_batches(pending)
 
 
-def _row_sizes(batch: Any, leaves: Leaves) -> Any:
+def row_sizes(batch: Any, leaves: Leaves) -> Any:
     """Of bytes as they are; of all else, the same for each."""
     stream, rows = batch.column(STREAM), batch.num_rows
     sizes = np.full(rows, _ROW_BYTES, np.int64)
@@ -236,6 +258,15 @@ def _has_dictionary(leaf: Leaf, first: Any) -> bool:
         return False
     values = sample(leaf, first, _SAMPLE_ROWS)
     return len(values) > 0 and len(values.unique()) <= len(values) * _DISTINCT_SHARE_MAX
+
+
+def _sorting_columns(leaves: Leaves, sort: Sequence[SortKey]) -> list[Any]:
+    """As a Parquet file says how it is sorted: by columns as they are, as far as they are so in front."""
+    if not sort:
+        return [pq.SortingColumn(leaves.offset_place)]
+    places = {leaf.field_id: place for place, leaf in enumerate(leaves.all)}
+    plain = takewhile(lambda key: key.cut.transform == IDENTITY and key.cut.source_id in places, sort)
+    return [pq.SortingColumn(places[key.cut.source_id], key.is_descending, key.nulls_first) for key in plain]
 
 
 _RISING: Final = (f"{STREAM}.offset", f"{STREAM}.timestamp")

@@ -18,9 +18,9 @@ from lakestream.data.table.compiled import Longs
 from lakestream.data.table.footers import BAD_PARQUET, Footer, read_footer
 from lakestream.data.table.manifests import HIGHEST, LOWEST
 from lakestream.data.table.parquet import WrittenFile
+from lakestream.data.table.picking import picked
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer
-from lakestream.pipeline.maintenance.files import picked
 
 _VALUE_ID: Final = COLUMNS[0].field_id
 

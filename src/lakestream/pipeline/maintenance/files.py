@@ -17,6 +17,7 @@ from lakestream.data.table.deletes import joined, read_positions
 from lakestream.data.table.footers import TAIL_BYTES, Footer, footer_size, read_footer
 from lakestream.data.table.groups import Part, read_batches
 from lakestream.data.table.located import numbers
+from lakestream.data.table.picking import picked
 from lakestream.errors import Corrupt, Missing, OutOfRange
 from lakestream.model import Buffer, Span
 from lakestream.pipeline.maintenance.tasks import Source
@@ -110,24 +111,6 @@ class TableFile:
 
     def _columns(self, ids: Sequence[int]) -> Mapping[int, tuple[str, ...]]:
         return {field_id: self.footer.paths[field_id] for field_id in ids if field_id in self.footer.paths}
-
-
-def picked(rows: Any, places: Longs) -> Any:
-    """Rows of a record batch or table. Arrow cannot pick from views of bytes, which some files are read as."""
-    return rows.cast(pa.schema([_without_views(field) for field in rows.schema])).take(pa.array(places))
-
-
-def _without_views(field: Any) -> Any:
-    kind = field.type
-    if pa.types.is_struct(kind):
-        return field.with_type(pa.struct([_without_views(one) for one in kind]))
-    if pa.types.is_list(kind):
-        return field.with_type(pa.list_(_without_views(kind.value_field)))
-    if pa.types.is_map(kind):
-        return field.with_type(pa.map_(_without_views(kind.key_field), _without_views(kind.item_field)))
-    if pa.types.is_binary_view(kind):
-        return field.with_type(pa.binary())
-    return field.with_type(pa.string()) if pa.types.is_string_view(kind) else field
 
 
 def times_of(batch: Any) -> Longs:

@@ -22,6 +22,7 @@ from lakestream.clock import Ids
 from lakestream.data.table.arrow import PLAIN_COLUMNS
 from lakestream.data.table.located import numbers
 from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
+from lakestream.data.table.picking import picked
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.model import MiB
 from lakestream.pipeline.maintenance.as_it_is import without_rows
@@ -32,7 +33,6 @@ from lakestream.pipeline.maintenance.files import (
     TableFile,
     TableFiles,
     laid_out,
-    picked,
     times_of,
 )
 from lakestream.pipeline.maintenance.newest import Newest

@@ -73,7 +73,10 @@ async def _alter(resource: Any, change: Change, validate_only: bool, services: S
 
     name = resource.resource_name
     topic = await services.topics.get(name)
-    if topic_settings.read(settings_of(topic)).delta and not topic_settings.read(topic.settings).delta:
+    before, wanted = topic_settings.read(topic.settings), topic_settings.read(settings_of(topic))
+    if wanted.delta and not before.delta:
         await services.check_delta(topic.topic_id)
+    if (wanted.table_partition, wanted.table_sort) != (before.table_partition, before.table_sort):
+        await services.check_terms(topic.topic_id, wanted.table_partition, [one.term for one in wanted.table_sort])
     if not validate_only:
         services.view.learn(name, await services.topics.alter(name, settings_of))

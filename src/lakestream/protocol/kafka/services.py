@@ -1,6 +1,6 @@
 """What handlers work with: the parts of a broker that a request may need."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lakestream.clock import Clock, Ids
@@ -14,6 +14,7 @@ from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
 from lakestream.metadata.topics import Topics
 from lakestream.protocol.kafka.unreadable import Unreadable
+from lakestream.schemas.terms import Term
 from lakestream.settings import Profile
 
 
@@ -27,7 +28,7 @@ class BrokerSettings:
     retention_round_ms: int = 5 * 60 * 1000  # every partition is held against its topic's retention this often
 
 
-async def _nothing_against_it(topic_id: str) -> None:
+async def _nothing_against_it(topic_id: str, *_: object) -> None:
     """Where there are no tables."""
 
 
@@ -51,6 +52,8 @@ class Services:
     """Of the topic with this id, and its files."""
     check_delta: Callable[[str], Awaitable[None]] = _nothing_against_it
     """Misconfigured: the table of the topic with this id cannot be a Delta table too."""
+    check_terms: Callable[[str, Sequence[Term], Sequence[Term]], Awaitable[None]] = _nothing_against_it
+    """Misconfigured: the table of the topic with this id cannot be partitioned, or sorted, by these."""
     admission: Admission | None = None
     """Whether records are what their topics say; None: nobody looks."""
     unreadable: Unreadable = field(init=False)

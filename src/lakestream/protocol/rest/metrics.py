@@ -137,6 +137,12 @@ TABLE_MISFIT = Metric(
     "1: there were values without columns since the pipeline started; `reason` says why, of the last of them",
     ("topic", "reason"),
 )
+TABLE_UNMET = Metric(
+    "table_unmet",
+    Kind.GAUGE,
+    "1: the table is not laid out as the topic's settings say; `reason` says why. Absent: it is",
+    ("topic", "reason"),
+)
 
 DELTA_BEHIND = Metric(
     "delta_behind_seconds",

@@ -86,7 +86,7 @@ def _planned(wanted: Any, services: Services) -> Topic:
         )
     chosen = {config.name: config.value for config in wanted.configs if config.value is not None}
     try:
-        topic_settings.check(chosen, services.settings.profiles)
+        topic_settings.check(chosen, services.settings.profiles, is_new=True)
     except Misconfigured as error:
         raise KafkaError(Code.INVALID_CONFIG, str(error)) from error
     return Topic(services.ids.new(), count, chosen)

@@ -1,0 +1,151 @@
+"""A table is partitioned, sorted and has properties as its topic says, from the first records on and when it changes;
+a consumer gets what was produced, by offset, whatever the files are."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+from tests.unit.catalog.topic import entries_of
+from tests.unit.data.brokers import World
+from tests.unit.pipeline.typed_world import Typed
+
+from lakestream.catalog import manifest_schemas as f
+from lakestream.catalog.shapes import Json, spec_of
+from lakestream.data.table.history import TableHistory
+from lakestream.filed import as_bytes
+from lakestream.model import MiB
+from lakestream.testing.batches import records_of
+
+JSON = {"lakestream.value.schema": "json"}
+PARTITION, SORT, PROPERTIES = (f"lakestream.table.{name}" for name in ("partition", "sort", "properties"))
+COUNTRIES = ("de", "fr", None, "us")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.close()
+
+
+class Arranged:
+    def __init__(self, typed: Typed) -> None:
+        self.typed = typed
+        self.sent: list[bytes] = []
+        self.history = TableHistory(typed.driving.catalog, typed.world.objects, 8 * MiB)
+
+    async def set(self, settings: Mapping[str, str]) -> None:
+        await self.typed.world.topics.set("t", {**JSON, **settings})
+
+    async def send(self, count: int = 20, **more: Any) -> None:
+        start = len(self.sent)
+        values = [
+            json.dumps({"n": at, "country": COUNTRIES[at % 4], **more}).encode() for at in range(start, start + count)
+        ]
+        self.sent += values
+        await self.typed.append(*values)
+        done = await self.typed.driving.rounds.run()
+        assert (done.records, done.stuck) == (count, [])
+
+    async def metadata(self) -> Json:
+        return (await self.typed.driving.catalog.load_id(self.typed.partition.topic_id)).metadata
+
+    async def partitions(self) -> Counter[tuple[Any, ...]]:
+        """How many rows each has, by what stands in the manifests."""
+        found: Counter[tuple[Any, ...]] = Counter()
+        for entry in await entries_of(self.typed.driving.catalog, await self.metadata()):
+            file = entry[f.DATA_FILE]
+            found[tuple(file[f.PARTITION].values())] += file[f.RECORD_COUNT]
+        return found
+
+    async def served(self) -> list[bytes | None]:
+        found: list[bytes | None] = []
+        while len(found) < len(self.sent):
+            past = await self.history.read(self.typed.partition, len(found), 2_000)
+            records = [one for _, pieces in past.batches for one in records_of(as_bytes(pieces))]
+            first = past.batches[0][0]
+            found += [one.value for at, one in enumerate(records, first) if at >= len(found)]
+        return found
+
+    @property
+    def unmet(self) -> str:
+        return self.typed.driving.rounds.named_standings()["t"].unmet
+
+
+@pytest.fixture
+async def arranged(world: World) -> AsyncIterator[Arranged]:
+    typed = await Typed.start(world, JSON)
+    arranged = Arranged(typed)
+    yield arranged
+    await arranged.history.close()
+    typed.close()
+
+
+async def test_the_first_records_are_partitioned_by_columns_that_come_with_them(arranged: Arranged) -> None:
+    await arranged.set({PARTITION: "country, bucket(2, n)", SORT: "n desc"})
+    await arranged.send()
+    assert arranged.unmet == ""
+    found = await arranged.partitions()
+    assert {country for country, _ in found} == set(COUNTRIES)
+    assert {bucket for _, bucket in found} == {0, 1}
+    assert found.total() == 20
+    await arranged.send(60)
+    assert (await arranged.partitions()).total() == 80
+    assert await arranged.served() == arranged.sent
+
+
+async def test_a_layout_changes_and_files_stay_as_they_are(arranged: Arranged) -> None:
+    await arranged.send()
+    await arranged.set({PARTITION: "country"})
+    await arranged.send()
+    await arranged.set({PARTITION: "day(_stream.timestamp), truncate(10, n)", SORT: "country nulls last, n desc"})
+    await arranged.send()
+    await arranged.set({PARTITION: ""})
+    await arranged.send()
+    await arranged.set({})
+    await arranged.send()
+    found = await arranged.partitions()
+    assert found[0,] == 40
+    assert found[()] == 20
+    assert {one for one in found if len(one) == 1} == {(0,), *((country,) for country in COUNTRIES)}
+    assert {one[1] for one in found if len(one) == 2} == {40, 50}
+    metadata = await arranged.metadata()
+    assert spec_of(metadata)["spec-id"] == 0
+    orders = [
+        entry[f.DATA_FILE][f.SORT_ORDER_ID] for entry in await entries_of(arranged.typed.driving.catalog, metadata)
+    ]
+    assert set(orders) == {1, 2}
+    assert await arranged.served() == arranged.sent
+
+
+async def test_what_cannot_be_had_yet_is_told_until_it_can(arranged: Arranged) -> None:
+    await arranged.set({PARTITION: "country, city"})
+    await arranged.send()
+    assert arranged.unmet == "its table is not partitioned by city: it has no column city yet"
+    assert set(await arranged.partitions()) == {(country,) for country in COUNTRIES}
+    await arranged.send(city="x")
+    assert arranged.unmet == ""
+    assert ("de", "x") in await arranged.partitions()
+    assert await arranged.served() == arranged.sent
+
+
+async def test_properties_are_set_and_obeyed(arranged: Arranged) -> None:
+    await arranged.set({PROPERTIES: "write.target-file-size-bytes=1,read.split.target-size=5"})
+    await arranged.send()
+    properties = (await arranged.metadata())["properties"]
+    assert (properties["write.target-file-size-bytes"], properties["read.split.target-size"]) == ("1", "5")
+    await arranged.set({})
+    await arranged.send()
+    properties = (await arranged.metadata())["properties"]
+    assert not {"write.target-file-size-bytes", "read.split.target-size"} & properties.keys()
+
+
+async def test_in_steady_state_nothing_is_committed_but_rows(arranged: Arranged) -> None:
+    await arranged.set({PARTITION: "country", SORT: "n", PROPERTIES: "a=b"})
+    await arranged.send()
+    before = len((await arranged.metadata())["metadata-log"])
+    await arranged.send()
+    await arranged.send()
+    assert len((await arranged.metadata())["metadata-log"]) == before + 2
