@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import aiokafka  # type: ignore[import-untyped]
@@ -20,8 +21,11 @@ from tests.integration.turmoil.faces import (
     TRANSACTION_MS,
     Polled,
     Told,
+    tell_all,
 )
 from tests.integration.turmoil.history import Place, Position, Record
+from tests.integration.turmoil.known import AIOKAFKA_TRIES, Stuck
+from tests.integration.turmoil.quiet import warnings_of
 
 T = TypeVar("T")
 
@@ -106,16 +110,44 @@ class Writer:
 
     def send_offsets(self, positions: Sequence[Position], reader: Any, group: str) -> None:
         offsets = {aiokafka.TopicPartition(*at.place): at.offset for at in positions}
-        _run(self._producer.send_offsets_to_transaction(offsets, group))
+        self._end(self._producer.send_offsets_to_transaction(offsets, group))
 
     def commit(self) -> None:
-        _run(self._producer.commit_transaction())
+        self._end(self._producer.commit_transaction())
 
     def abort(self) -> None:
-        _run(self._producer.abort_transaction())
+        self._end(self._producer.abort_transaction())
+
+    def _end(self, work: Coroutine[Any, Any, object]) -> None:
+        start_s = time.monotonic()
+        try:
+            _run(work)
+        except TimeoutError:
+            tell_all(Stuck(AIOKAFKA_TRIES, _run(self._look(start_s))))
+            raise
+
+    async def _look(self, start_s: float) -> str:
+        """At the producer, and where all that runs on its loop is."""
+        manager, sender = self._producer._txn_manager, self._producer._sender
+        state = (
+            f"{manager.transactional_id} in state {manager.state.name},"
+            f" partitions to add {manager.partitions_to_add()}, added {manager.txn_partitions},"
+            f" {len(manager._pending_txn_offsets)} offsets wait,"
+            f" coordinators {sender._coordinators}, asked nodes {sender._in_flight}, ended {sender.sender_task.done()}"
+        )
+        tasks = sorted(" > ".join(_awaits(task)) for task in asyncio.all_tasks())
+        return "\n".join([state, *warnings_of(threading.get_ident(), start_s), *tasks])
 
     def close(self) -> None:
         _run(self._producer.stop())
+
+
+def _awaits(task: asyncio.Task[Any]) -> Iterator[str]:
+    """Each waits for the next one."""
+    at: Any = task.get_coro()
+    while (frame := getattr(at, "cr_frame", None)) is not None:
+        yield f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+        at = at.cr_await
 
 
 class Reader:

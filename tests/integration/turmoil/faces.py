@@ -35,6 +35,11 @@ on_no_return: list[Callable[[Stuck], None]] = []
 """Told why, and what the client said lately, at the moment when a call of it has not come back."""
 
 
+def tell_all(stuck: Stuck) -> None:
+    for tell in on_no_return:
+        tell(stuck)
+
+
 def bounded(call: Callable[[], object], look: Callable[[float], Stuck]) -> None:
     """Some calls of some clients wait for ever when a broker went away at the wrong moment. `look`: into the client,
     which was called at that time of the monotonic clock."""
@@ -52,8 +57,7 @@ def bounded(call: Callable[[], object], look: Callable[[float], Stuck]) -> None:
     thread.join(BOUND_S)
     if thread.is_alive():
         stuck = look(start_s)
-        for tell in on_no_return:
-            tell(stuck)
+        tell_all(stuck)
         raise TimeoutError(f"{NO_RETURN} {BOUND_S:.0f} s: {stuck.cause}")
     if failed:
         raise failed[0]

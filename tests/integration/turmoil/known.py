@@ -1,7 +1,7 @@
 """Why a call of a client never comes back, where that is known to be the client's own fault.
 
-Read by: confluent.py and kafka_python.py, when a call is overdue. Whatever is not recognised here has no name, and the
-run fails for it: a broker may hold a request, or have given an answer that its client cannot live with.
+Read by: confluent.py, kafka_python.py and aio.py, when a call is overdue. Whatever is not recognised here has no name,
+and the run fails for it: a broker may hold a request, or have given an answer that its client cannot live with.
 """
 
 import re
@@ -14,6 +14,7 @@ connection. `await_ready` raises when that fails, where the caller expects False
 only if it has no node: this one is forgotten, and nobody ends the wait of commit_transaction, abort_transaction or
 send_offsets_to_transaction. Any broker that is gone for a moment does it."""
 KAFKA_PYTHON_TRIES: Final = "kafka-python still tries: it knows no time-out for this call"
+AIOKAFKA_TRIES: Final = "aiokafka was given up: it knows no time-out for this call"
 LIBRDKAFKA_GONE: Final = "librdkafka waits for a coordinator that has left the metadata (librdkafka issue 5511)"
 """Nobody asks for the next one: the thread of that broker has ended, and only it would have woken the request."""
 LIBRDKAFKA_DOWN: Final = "librdkafka still asks for a coordinator beyond the call's time-out (librdkafka issue 5456)"

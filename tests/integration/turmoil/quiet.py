@@ -1,6 +1,6 @@
 """kafka-python and aiokafka log every broker that is away, and hold on to what they log.
 
-Nobody is to read it as it comes. What kafka-python warned of lately is kept as text: it tells why a call is stuck.
+Nobody is to read it as it comes. What they warned of lately is kept as text: it tells why a call is stuck.
 """
 
 import gc
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-LINES_MAX: Final = 5_000
+LINES_MAX: Final = 20_000
 
 
 class _Line(NamedTuple):
@@ -37,7 +37,7 @@ _lines: Final = _Lines()
 
 
 def warnings_of(thread: int | None, since_s: float) -> list[str]:
-    """What kafka-python said on that thread since then."""
+    """What was said on that thread since then."""
     kept = list(_lines.kept)
     return [
         f"{line.at_s - since_s:.3f} s {line.text}" for line in kept if line.thread == thread and line.at_s >= since_s
@@ -46,18 +46,22 @@ def warnings_of(thread: int | None, since_s: float) -> list[str]:
 
 @contextmanager
 def quiet_clients() -> Iterator[None]:
-    for name in ("aiokafka", *(name for name in logging.root.manager.loggerDict if name.startswith("aiokafka."))):
-        logging.getLogger(name).disabled = True
-    kafka = logging.getLogger("kafka")
-    level, propagate = kafka.level, kafka.propagate
-    kafka.addHandler(_lines)
-    kafka.setLevel(logging.WARNING)
-    kafka.propagate = False
+    with _kept_from("kafka"), _kept_from("aiokafka"):
+        yield
+    _lines.kept.clear()
+    gc.collect()
+
+
+@contextmanager
+def _kept_from(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(_lines)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
     try:
         yield
     finally:
-        kafka.removeHandler(_lines)
-        kafka.setLevel(level)
-        kafka.propagate = propagate
-        _lines.kept.clear()
-        gc.collect()
+        logger.removeHandler(_lines)
+        logger.setLevel(level)
+        logger.propagate = propagate

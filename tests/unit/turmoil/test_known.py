@@ -126,8 +126,11 @@ def test_a_call_that_does_not_come_back_is_told_with_its_cause(monkeypatch: pyte
     assert told == [stuck]
 
 
-def test_what_kafka_python_warns_of_is_kept_by_thread_and_goes_nowhere_else(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("kafka.cluster")
+@pytest.mark.parametrize("library", ["kafka", "aiokafka"])
+def test_what_a_library_warns_of_is_kept_by_thread_and_goes_nowhere_else(
+    library: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger(f"{library}.cluster")
     with quiet_clients():
         logger.warning("of %s", "this one")
         logger.debug("too much")
@@ -135,7 +138,7 @@ def test_what_kafka_python_warns_of_is_kept_by_thread_and_goes_nowhere_else(capl
         other.start()
         other.join()
         (line,) = warnings_of(threading.get_ident(), 0.0)
-        assert line.endswith("kafka.cluster: of this one")
+        assert line.endswith(f"{library}.cluster: of this one")
         assert warnings_of(threading.get_ident(), float("inf")) == []
     assert not caplog.records
     assert warnings_of(threading.get_ident(), 0.0) == []
