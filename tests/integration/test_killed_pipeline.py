@@ -1,6 +1,6 @@
 """Records become rows in a storm: two pipelines at once, a foreign Spark that rewrites the tables and deletes rows,
-brokers and pipelines killed with SIGKILL again and again. At the end the log, the table and what every consumer saw are
-compared record by record.
+brokers and pipelines killed with SIGKILL again and again. At the end the log, the table, its Delta twin and what every
+consumer saw are compared record by record.
 
     STORM_S=600 STORM_SEED=7 pytest -s tests/integration/test_killed_pipeline.py
 """
@@ -16,9 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
+from tests.integration.delta_tables import BOTH, delta_rows, maintained
 from tests.integration.eager_pipeline import COMMAND as EAGER
 from tests.integration.engines import pyiceberg_of, spark_of
 from tests.integration.kafka_clients import Confluent
@@ -47,6 +48,9 @@ LATE: Final = Place("late", 0)
 PRODUCERS: Final = 3
 PACE_S: Final = 0.02
 SHOWN_MAX: Final = 20
+
+Row = tuple[Place, int, Record]
+"""Where it belongs, and what it holds."""
 
 
 class Victim(Protocol):
@@ -174,7 +178,7 @@ async def test_log_table_and_consumers_agree_after_a_storm(stores: str, tmp_path
         client = Confluent(cluster.bootstrap)
         for topic in TOPICS:
             partitions = sum(place.topic == topic for place in PLACES)
-            await asyncio.to_thread(client.create_topic, topic, partitions)
+            await asyncio.to_thread(client.create_topic, topic, partitions, BOTH)
         open_places = list(PLACES)
         producers = [Producer(number, cluster.bootstrap, open_places, PACE_S) for number in range(PRODUCERS)]
         consumers = [Consumer(f"consumer-{topic}", cluster.bootstrap, places_of(topic)) for topic in TOPICS]
@@ -184,12 +188,14 @@ async def test_log_table_and_consumers_agree_after_a_storm(stores: str, tmp_path
         ended = {words: await everything.run(*words) for words in (("pipeline", "--once"), ("doctor", "--full"))}
         readers = [await read_from(cluster, number) for number in range(len(cluster))]
         tables = {topic: await asyncio.to_thread(rows_of, cluster, topic) for topic in (*TOPICS, LATE.topic)}
+        await asyncio.to_thread(maintained, cluster)  # what was deleted by position is rewritten for Delta
+        twins = {topic: await asyncio.to_thread(twin_of, cluster, topic) for topic in TOPICS}
         logs = cluster.logs() + "".join(driver.said() for driver in everything.drivers)
     written = sum(len(log) for producer in producers for log in producer.acked.values())
     deleted = sum(len(offsets) for offsets in foreigner.deleted.values())
     passes = [consumer.passes for consumer in consumers]
     say(f"{kills=} {written=} {deleted=} {passes=} rounds={foreigner.rounds}")
-    wrong = [*differences(producers, [*consumers, *readers], tables, foreigner.deleted), *complaints(logs)]
+    wrong = [*differences(producers, [*consumers, *readers], tables, twins, foreigner.deleted), *complaints(logs)]
     for words, (code, said) in ended.items():
         say(said)
         wrong += [f"{' '.join(words)} ended with {code}"] if code else []
@@ -316,19 +322,23 @@ async def read_from(cluster: Brokers, number: int) -> Consumer:
     return reader
 
 
-def rows_of(cluster: Brokers, topic: str) -> list[tuple[Place, int, Record]]:
-    rows = pyiceberg_of(cluster).load_table(f"default.{topic}").scan().to_arrow().to_pylist()
+def rows_of(cluster: Brokers, topic: str) -> list[Row]:
+    return placed(topic, pyiceberg_of(cluster).load_table(f"default.{topic}").scan().to_arrow().to_pylist())
+
+
+def twin_of(cluster: Brokers, topic: str) -> list[Row]:
+    return placed(topic, delta_rows(cluster, topic))
+
+
+def placed(topic: str, rows: list[dict[str, Any]]) -> list[Row]:
     return [(Place(topic, row["_stream"]["partition"]), row["_stream"]["offset"], record_of(row)) for row in rows]
 
 
-def record_of(row: dict[str, object]) -> Record:
+def record_of(row: dict[str, Any]) -> Record:
     stream = row["_stream"]
-    assert isinstance(stream, dict)
     headers: Headers = tuple((header["key"], header["value"]) for header in stream["headers"])
     timestamp_ms = round(stream["timestamp"].timestamp() * 1000)
-    value = row["value"]
-    assert isinstance(value, bytes)
-    return Record(value, stream["key"], timestamp_ms, headers)
+    return Record(row["value"], stream["key"], timestamp_ms, headers)
 
 
 # ── the comparison ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -337,7 +347,8 @@ def record_of(row: dict[str, object]) -> Record:
 def differences(
     producers: list[Producer],
     consumers: list[Consumer],
-    tables: dict[str, list[tuple[Place, int, Record]]],
+    tables: dict[str, list[Row]],
+    twins: dict[str, list[Row]],
     deleted: dict[Place, set[int]],
 ) -> Iterator[str]:
     for producer in producers:
@@ -358,7 +369,9 @@ def differences(
         for offset, record in log.items()
         if offset not in deleted[place]
     }
-    yield from wrong_rows(tables, left)
+    yield from wrong_rows("the table", tables, left)
+    twinned = {where: record for where, record in left.items() if where[0].topic in twins}
+    yield from wrong_rows("the Delta table", twins, twinned)
     for consumer in consumers:
         if consumer.name.startswith("reader"):
             seen = {(place, offset): record for place, log in consumer.seen.items() for offset, record in log.items()}
@@ -391,16 +404,14 @@ def wrongly_seen(consumer: Consumer, place: Place, truth: Log, deleted: set[int]
             yield f"{consumer.name} was not given offsets {lost[:SHOWN_MAX]} of {place}, in the gap {start} to {end}"
 
 
-def wrong_rows(
-    tables: dict[str, list[tuple[Place, int, Record]]], left: dict[tuple[Place, int], Record]
-) -> Iterator[str]:
+def wrong_rows(name: str, tables: dict[str, list[Row]], left: dict[tuple[Place, int], Record]) -> Iterator[str]:
     found: dict[tuple[Place, int], Record] = {}
     for rows in tables.values():
         for place, offset, record in rows:
             if (place, offset) in found:
-                yield f"{place}: offset {offset} is in the table twice"
+                yield f"{place}: offset {offset} is in {name} twice"
             found[place, offset] = record
-    yield from unlike("the table has", found, left)
+    yield from unlike(f"{name} has", found, left)
 
 
 def unlike(who: str, found: dict[tuple[Place, int], Record], wanted: dict[tuple[Place, int], Record]) -> Iterator[str]:
