@@ -28,6 +28,7 @@ from lakestream.data.table.compiled import Longs
 from lakestream.data.table.footers import BAD_PARQUET, Footer, RowGroup
 from lakestream.data.table.located import Located, numbers
 from lakestream.data.table.manifests import HIGHEST, LOWEST
+from lakestream.data.table.picking import picked
 from lakestream.data.table.rows import Rows, joined, rows_of_batch
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer, Span
@@ -209,6 +210,10 @@ def _read(
             rows = _laid_out(batch, part.footer)
             kept = _kept(rows, part, _deleted_in(part.deleted, at, at + len(batch)), window)
             at += len(batch)
+            if kept is not None and 0 < kept.size * 2 < len(batch):
+                # Most of it is not wanted: then what is wanted shall not keep all of it in memory.
+                batch, kept = picked(batch, kept), None
+                rows = _laid_out(batch, part.footer)
             if kept is None or kept.size:
                 yield rows, batch, kept
     except BAD_PARQUET as error:

@@ -8,7 +8,7 @@ never out of date, since no such file is ever changed. Pure decisions are at the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -227,6 +227,32 @@ def cluster(lows: Longs, highs: Longs, reach: Longs, offset: int) -> list[int]:
         end = max(end, int(highs[last]))
         last += 1
     return [place for place in range(first, last) if highs[place] >= offset]
+
+
+class Segment(NamedTuple):
+    """What is looked at together: all rows with offsets in the span are in these files."""
+
+    places: list[int]
+    span: Span
+
+
+def segment(lows: Longs, highs: Longs, reach: Longs, offset: int, count: int) -> Segment:
+    """Files that have what follows `offset`, and overlap. Where a table is partitioned, files overlap in a chain that
+    may be as long as the table: then some of them, from where a file starts to where another does, so that all who read
+    thereabouts look at the same."""
+    places = cluster(lows, highs, reach, offset)
+    if not places:
+        return Segment([], Span(offset, offset))
+    if len(places) <= count:
+        return Segment(places, Span(int(lows[places[0]]), max(int(highs[place]) for place in places) + 1))
+    starts = lows[places]
+    at = max(0, int(np.searchsorted(starts, offset, side="right")) - 1)
+    low = int(starts[at])
+    there = [place for place in places[: at + 1] if highs[place] >= low]
+    behind = at + 1 + max(1, count - len(there))
+    if behind >= len(places):
+        return Segment([*there, *places[at + 1 :]], Span(low, max(int(highs[place]) for place in places) + 1))
+    return Segment([*there, *places[at + 1 : behind]], Span(low, int(starts[behind])))
 
 
 def window(low: int, high: int, size: int, offset: int, bytes_max: int) -> Span:

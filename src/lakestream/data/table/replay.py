@@ -8,7 +8,7 @@ while the last one is sent; many who read the same wait for one read. Loads nump
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -20,8 +20,9 @@ from lakestream.data.cache.shared import Shared
 from lakestream.data.table.encode import Encoded, encode_rows
 from lakestream.data.table.footers import Footer
 from lakestream.data.table.groups import Part, read_rows, record_columns, sorted_rows
+from lakestream.data.table.manifests import Files
 from lakestream.data.table.past import Past, PastFile
-from lakestream.data.table.planning import READS_MAX, Planner, cluster, window
+from lakestream.data.table.planning import READS_MAX, Planner, cluster, segment, window
 from lakestream.data.table.rows import Rows
 from lakestream.data.table.snapshots import Snapshots, Table
 from lakestream.data.table.threads import Run
@@ -40,6 +41,10 @@ CHUNK_BYTES: Final = 32 * MiB
 WHOLE_BYTES_MAX: Final = 160 * MiB
 """A row group that is not larger is read as a whole: half of one takes as long to read."""
 CHUNKS_PER_READ: Final = 16
+FILES_TOGETHER: Final = 64
+"""Files with offsets in common that are looked into at once, unless more of them have the very same ones."""
+PARTS_AT_ONCE: Final = 8
+"""Row groups of one chunk that are being read."""
 LOADS_MAX: Final = 4
 AHEAD_MAX: Final = 8
 ENDS_MAX: Final = 10_000
@@ -62,6 +67,18 @@ class Chunk:
     @property
     def size(self) -> int:
         return KiB + (len(self.encoded.data) if self.encoded is not None else 0)
+
+
+class _Group(NamedTuple):
+    """A row group, and the part of its offsets that counts."""
+
+    low: int
+    high: int
+    place: int
+    """Of its file."""
+    number: int
+    footer: Footer
+    size: int
 
 
 class Plan(NamedTuple):
@@ -213,30 +230,31 @@ class Replay:
         """The row groups with the first rows from `offset` on."""
         found = await self._planner.files(table, partition)
         files = found.files
-        places = cluster(files.offset_lo, files.offset_hi, found.reach, offset)
-        footers = await together([self._planner.footer(files, place) for place in places], READS_MAX)
-        groups = sorted(
-            (
-                (group.offset_lo, group.offset_hi, place, footer, group.number)
-                for place, footer in zip(places, footers, strict=True)
-                for group in footer.groups
-            ),
-            key=lambda group: group[:3],
-        )
-        if not groups:
-            return None
-        lows, highs = (np.array([group[bound] for group in groups], np.int64) for bound in (0, 1))
-        chosen = [groups[one] for one in cluster(lows, highs, np.maximum.accumulate(highs), offset)]
-        if not chosen:  # bounds in the manifest reach further than those in the file
-            behind = max(int(files.offset_hi[place]) for place in places) + 1
-            return await self._plan(table, partition, behind, end) if behind < end else None
+        while offset < end:
+            near = segment(files.offset_lo, files.offset_hi, found.reach, offset, FILES_TOGETHER)
+            if not near.places:
+                return None
+            footers = await together([self._planner.footer(files, place) for place in near.places], READS_MAX)
+            groups = _groups(zip(near.places, footers, strict=True), near.span)
+            lows, highs = (np.array([group[bound] for group in groups], np.int64) for bound in (0, 1))
+            chosen = [groups[one] for one in cluster(lows, highs, np.maximum.accumulate(highs), offset)]
+            if chosen:
+                return await self._planned(table, partition, files, chosen, offset, end)
+            offset = near.span.end  # bounds in the manifest reach further than those in the file
+        return None
+
+    async def _planned(
+        self, table: Table, partition: int, files: Files, chosen: Sequence[_Group], offset: int, end: int
+    ) -> Plan:
+        low, high = max(0, chosen[0].low), min(end - 1, max(group.high for group in chosen))
+        size = sum(group.size for group in chosen)
+        span = window(low, high, size, offset, WHOLE_BYTES_MAX if len(chosen) == 1 else CHUNK_BYTES)
+        chosen = [group for group in chosen if group.low < span.end and group.high >= span.start]
         signatures = {
-            place: await self._planner.signature(table, partition, files, place) for _, _, place, _, _ in chosen
+            place: await self._planner.signature(table, partition, files, place)
+            for place in {group.place for group in chosen}
         }
-        parts = [(place, footer, group) for _, _, place, footer, group in chosen]
-        low, high = max(0, chosen[0][0]), min(end - 1, max(group[1] for group in chosen))
-        size = sum(footer.groups[group].size for _, footer, group in parts)
-        span = window(low, high, size, offset, WHOLE_BYTES_MAX if len(parts) == 1 else CHUNK_BYTES)
+        parts = [(group.place, group.footer, group.number) for group in chosen]
         key = (partition, span, *((footer.location, group, signatures[place]) for place, footer, group in parts))
         return Plan(key, parts, span)
 
@@ -244,14 +262,20 @@ class Replay:
         files = (await self._planner.files(table, partition)).files
         rows: list[Rows] = []
         async with self._loads:
-            for place, footer, group in plan.parts:
-                part = await self._planner.part(table, partition, files, place, footer, group)
-                rows += await self._rows(table, part, plan.window)
+            parts = [self._part(table, partition, files, part, plan.window) for part in plan.parts]
+            for some in await together(parts, PARTS_AT_ONCE):
+                rows += some
             name = plan.parts[0][1].location
             if not rows:
                 return Chunk(None, plan.window.end)
             encoded = await self._run(lambda: encode_rows(sorted_rows(rows), bytes_max=BATCH_BYTES, name=name))
         return Chunk(encoded, plan.window.end)
+
+    async def _part(
+        self, table: Table, partition: int, files: Files, part: tuple[int, Footer, int], window: Span
+    ) -> list[Rows]:
+        place, footer, group = part
+        return await self._rows(table, await self._planner.part(table, partition, files, place, footer, group), window)
 
     async def _rows(self, table: Table, part: Part, window: Span) -> list[Rows]:
         if part.group.writers is None:
@@ -294,6 +318,24 @@ class Replay:
             plan = await self._plan(table, partition, plan.window.end, end)  # the one at hand is in memory
         if plan is not None:
             await self._chunk(table, partition, plan)
+
+
+def _groups(files: Iterable[tuple[int, Footer]], span: Span) -> list[_Group]:
+    """By their first offsets, as far as they lie in the span."""
+    found = [
+        _Group(
+            max(group.offset_lo, span.start),
+            min(group.offset_hi, span.end - 1),
+            place,
+            group.number,
+            footer,
+            group.size,
+        )
+        for place, footer in files
+        for group in footer.groups
+        if group.offset_lo < span.end and group.offset_hi >= span.start
+    ]
+    return sorted(found, key=lambda group: group[:4])
 
 
 def _take(chunk: Chunk, at: int, room: int, batches: list[tuple[int, list[Piece]]]) -> tuple[int, int]:
