@@ -119,9 +119,12 @@ class RemoteStore:
         """Connections belong to obstore, which closes idle ones by itself."""
 
     async def _write(self, verb: str, mode: "PutMode", key: str, body: Body) -> None:
+        # Arrow calls its bytes signed ones, which obstore refuses.
+        buffers = [one if isinstance(one, bytes) else memoryview(one).cast("B") for one in body]
+
         async def send() -> None:
             # One request, whatever the size: parts of an upload that broke off would stay in the bucket and cost.
-            await obstore.put_async(self._store, check_key(key), list(body), mode=mode, use_multipart=False)
+            await obstore.put_async(self._store, check_key(key), buffers, mode=mode, use_multipart=False)
 
         await self._asked(Call(self._name, verb, key, writes=True), send)
 
