@@ -74,6 +74,8 @@ _DAY: Final = 86_400_000_000
 POWER_MIN, POWER_MAX = -348, 347
 _types, _intrinsic = cast(Any, numba.types), cast(Any, numba.extending.intrinsic)
 leading_zeros, trailing_zeros = cast(Any, numbers.leading_zeros), cast(Any, numbers.trailing_zeros)
+_always_inlined: Any = cast(Any, numba).njit(nogil=True, forceinline=True)
+"""For what is called for many fields of every value, where a call costs as much as what it does."""
 
 
 def _powers() -> tuple[Array, Array]:
@@ -306,7 +308,7 @@ def _more_digits(at: Long, end: Long, digits: Long, count: Long) -> tuple[Long, 
     return at, digits, count
 
 
-@inlined
+@_always_inlined
 def _number(at: Long, end: Long) -> tuple[Long, Long, Long, Long]:
     """Where it ends, its digits as one number, the power of ten that they are multiplied with, and what it is:
     0 an integer, 1 none, plus 2: there are more digits than the number has. The end -1: it is no number."""
@@ -394,7 +396,7 @@ def _as_integer(digits: Long, power: Long, kind: Long) -> tuple[Long, bool]:
     return digits, bool(power == 0 or digits == 0)
 
 
-@inlined
+@_always_inlined
 def _double_bits(digits: Long, power: Long) -> tuple[Long, bool]:
     """The nearest double, without its sign, as bits; False: that needs more care.
 
@@ -563,7 +565,7 @@ def _uuid(at: Long, size: Long, target: Long) -> bool:
     return bool(dashes == 0 and is_one and is_two and is_three and is_four)
 
 
-@inlined
+@_always_inlined
 def _scalar_text(read: Long, at: Long, size: Long, target: Long) -> tuple[Long, bool]:
     """What the text of a date, time or timestamp means, or a UUID, whose bytes go to the target."""
     if read == READ_DATE:
@@ -578,7 +580,7 @@ def _scalar_text(read: Long, at: Long, size: Long, target: Long) -> tuple[Long, 
     return target, _uuid(at, size, target)
 
 
-@inlined
+@_always_inlined
 def _literal_end(at: Long, end: Long) -> Long:
     """Behind true, false or null; -1: it is none of them."""
     if end - at >= 4:

@@ -68,6 +68,8 @@ _POWER_MIN, _POWER_MAX = -293, 326
 _TENS: Final = np.array([10**power for power in range(20)], np.uint64)
 _types, _intrinsic = cast(Any, numba.types), cast(Any, numba.extending.intrinsic)
 leading_zeros, trailing_zeros = cast(Any, numbers.leading_zeros), cast(Any, numbers.trailing_zeros)
+_always_inlined: Any = cast(Any, numba).njit(nogil=True, forceinline=True)
+"""For what is called for each field: an array is a dozen arguments of a call, and LLVM does not see what that costs."""
 
 
 def _powers() -> tuple[Array, Array]:
@@ -547,7 +549,7 @@ def _put_string(out: Long, limit: Long, at: Long, size: Long, escapes: Long) -> 
     return out + 1
 
 
-@inlined
+@_always_inlined
 def _node_at(place: Long, row: Long, places: Longs, base: Longs, valid: Array) -> Long:
     """The node that has something for this place; -1: none has."""
     node = places[place, ONLY]
