@@ -9,7 +9,8 @@ Rows of lists, unescaped text and doubles that need care go where there is room 
 the kernel stops and says at which value; it is called again with more (`json_codec.py`).
 """
 
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numba.extending
@@ -72,10 +73,14 @@ _FNV_PRIME: Final = np.uint64(0x100000001B3)
 _DAY: Final = 86_400_000_000
 
 POWER_MIN, POWER_MAX = -348, 347
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _types, _intrinsic = cast(Any, numba.types), cast(Any, numba.extending.intrinsic)
 leading_zeros, trailing_zeros = cast(Any, numbers.leading_zeros), cast(Any, numbers.trailing_zeros)
-_always_inlined: Any = cast(Any, numba).njit(nogil=True, forceinline=True)
-"""For what is called for many fields of every value, where a call costs as much as what it does."""
+
+
+def _always_inlined(function: _Function) -> _Function:
+    """For what is called for many fields of every value, where a call costs as much as what it does."""
+    return cast(_Function, cast(Any, numba).njit(nogil=True, forceinline=True)(function))
 
 
 def _powers() -> tuple[Array, Array]:

@@ -1,7 +1,8 @@
 # ruff: noqa: SIM109 - written as machine code is: comparisons, not tuples
 """From the slots of a frame back to JSON text, in the style that the values had (`json_style.py`)."""
 
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numba.extending
@@ -66,10 +67,14 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef0123456789ABCDEF", np.uint8)
 
 _POWER_MIN, _POWER_MAX = -293, 326
 _TENS: Final = np.array([10**power for power in range(20)], np.uint64)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _types, _intrinsic = cast(Any, numba.types), cast(Any, numba.extending.intrinsic)
 leading_zeros, trailing_zeros = cast(Any, numbers.leading_zeros), cast(Any, numbers.trailing_zeros)
-_always_inlined: Any = cast(Any, numba).njit(nogil=True, forceinline=True)
-"""For what is called for each field: an array is a dozen arguments of a call, and LLVM does not see what that costs."""
+
+
+def _always_inlined(function: _Function) -> _Function:
+    """For what is called for each field: an array is a dozen arguments of a call, and LLVM overlooks the cost."""
+    return cast(_Function, cast(Any, numba).njit(nogil=True, forceinline=True)(function))
 
 
 def _powers() -> tuple[Array, Array]:
