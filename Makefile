@@ -53,8 +53,8 @@ check: setup ## format, lint, types, layers, unit and property tests, a short si
 	$(BIN)/python -m tests.simulation.run --seeds 60
 
 test: check tools ## everything: check, then the tests that talk to real servers and processes
-	$(BIN)/pytest -n 2 --dist loadfile -m "not alone" $(SERVED)
-	$(BIN)/pytest -m alone $(SERVED)
+	$(BIN)/pytest -n 2 --dist loadfile --durations 30 -m "not alone" $(SERVED)
+	$(BIN)/pytest --durations 30 -m alone $(SERVED)
 
 soak: tools ## for an hour or more: every client in every setting, brokers killed and attacked for longer than in make test
 	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
