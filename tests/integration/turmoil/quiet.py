@@ -20,17 +20,19 @@ class _Line(NamedTuple):
     text: str
 
 
-class _Lines(logging.Handler):
-    """The last ones, of all clients."""
+class _Lines(logging.Filter):
+    """The last ones, of all clients. Nobody else gets them: pytest's own handlers are everywhere, and keep the records
+    with all that these refer to."""
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self.kept: deque[_Line] = deque(maxlen=LINES_MAX)
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def filter(self, record: logging.LogRecord) -> bool:
         error = f": {record.exc_info[1]!r}" if record.exc_info else ""
         text = f"{record.name}: {record.getMessage()}{error}"
         self.kept.append(_Line(time.monotonic(), record.thread, text))
+        return False
 
 
 _lines: Final = _Lines()
@@ -53,15 +55,19 @@ def quiet_clients() -> Iterator[None]:
 
 
 @contextmanager
-def _kept_from(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(_lines)
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
+def _kept_from(library: str) -> Iterator[None]:
+    logging.getLogger(library).setLevel(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in _names() if name.partition(".")[0] == library]
+    for logger in loggers:
+        logger.addFilter(_lines)
+        logger.disabled = False
     try:
         yield
     finally:
-        logger.removeHandler(_lines)
-        logger.setLevel(level)
-        logger.propagate = propagate
+        for logger in loggers:
+            logger.removeFilter(_lines)
+            logger.disabled = True  # for good: some threads still end, and say so
+
+
+def _names() -> list[str]:
+    return list(logging.root.manager.loggerDict)
