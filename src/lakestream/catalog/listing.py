@@ -68,6 +68,8 @@ class LiveFile(NamedTuple):
     """Of deletes: the one data file that they are about, where that is known."""
     more_columns: frozenset[int] = frozenset()
     """Others than the stream's own, as far as its statistics tell: typed ones, or such that somebody else has added."""
+    values: tuple[tuple[int, Any], ...] = ()
+    """What its rows have in common by its partition spec: by field of that, as manifests keep it."""
 
 
 class Manifest(NamedTuple):
@@ -197,6 +199,7 @@ def _file(manifest: ManifestFile, entry: dict[int, Any], place: int | None) -> L
         tombstones=min((nulls[number] for number in _VALUES if number in nulls), default=None),
         about=_about(data, lower, upper),
         more_columns=_more_columns(tuple(data.get(f.COLUMN_SIZES) or data.get(f.VALUE_COUNTS) or ())),
+        values=tuple(sorted(data[f.PARTITION].items(), key=lambda item: item[0])),
     )
 
 

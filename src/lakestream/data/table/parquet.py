@@ -17,6 +17,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from lakestream.catalog.data_files import FileDescription
 from lakestream.catalog.file_layout import SortKey
+from lakestream.catalog.table_properties import DEFAULTS
 from lakestream.catalog.topic_layout import STREAM, VALUE_ID
 from lakestream.data.table.arrow import PLAIN_COLUMNS
 from lakestream.data.table.bounds import bounds_of
@@ -30,6 +31,18 @@ from lakestream.schemas.terms import IDENTITY
 
 TARGET_SIZE: Final = "write.target-file-size-bytes"
 LEVEL: Final = "write.parquet.compression-level"
+CODEC: Final = "write.parquet.compression-codec"
+GROUP_SIZE: Final = "write.parquet.row-group-size-bytes"
+PAGE_SIZE: Final = "write.parquet.page-size-bytes"
+_CODECS: Final = {
+    "zstd": ("zstd", 22),
+    "gzip": ("gzip", 9),
+    "brotli": ("brotli", 11),
+    "snappy": ("snappy", 0),
+    "lz4": ("lz4", 0),
+    "uncompressed": ("none", 0),
+}
+"""As Arrow calls them, and the highest level; 0: there are none."""
 _ROW_BYTES: Final = 32
 """Of a row besides key, value and headers, before it is encoded."""
 _SAMPLE_ROWS: Final = 2_048
@@ -42,17 +55,26 @@ class ParquetSettings:
     file_bytes_max: int = 128 * MiB  # compressed; a file ends with the row group that reaches it
     group_bytes_max: int = 16 * MiB  # not compressed; what a consumer that wants one record has to read
     page_bytes_max: int = 1 * MiB
-    zstd_level: int = 1
+    codec: str = "zstd"
+    level: int = 1  # 0: the codec has none, or one of its own
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "ParquetSettings":
         """As the table's properties ask for."""
         asked: dict[str, int] = {}
-        if _is_within(size := properties.get(TARGET_SIZE, ""), 1, 2**62):
-            asked["file_bytes_max"] = int(size)
-        if _is_within(level := properties.get(LEVEL, ""), 1, 22):
-            asked["zstd_level"] = int(level)
-        return cls(**asked)
+        for name, setting, low, high in (
+            (TARGET_SIZE, "file_bytes_max", 1, 2**62),
+            (GROUP_SIZE, "group_bytes_max", 1, 256 * MiB),
+            (PAGE_SIZE, "page_bytes_max", 1, 64 * MiB),
+        ):
+            # What every table has is for others, who fill row groups in another way.
+            if properties.get(name) != DEFAULTS.get(name) and _is_within(size := properties.get(name, ""), low, high):
+                asked[setting] = int(size)
+        codec, level_max = _CODECS.get(properties.get(CODEC, "").lower(), _CODECS["zstd"])
+        level = int(codec == "zstd")
+        if _is_within(text := properties.get(LEVEL, ""), 1, level_max):
+            level = int(text)
+        return cls(codec=codec, level=level, **asked)
 
 
 class Stamp(NamedTuple):
@@ -109,8 +131,8 @@ class OpenFile:
         self._writer = pq.ParquetWriter(
             self._sink,
             leaves.schema,
-            compression="zstd",
-            compression_level=settings.zstd_level,
+            compression=settings.codec,
+            compression_level=settings.level or None,
             use_dictionary=[leaf.path for leaf in leaves.all if _has_dictionary(leaf, first)],
             column_encoding=dict.fromkeys(_RISING, "DELTA_BINARY_PACKED"),
             write_statistics=[leaf.path for leaf in leaves.all if leaf.is_bounded],

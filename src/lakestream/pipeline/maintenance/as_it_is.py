@@ -13,11 +13,12 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from lakestream.catalog.data_files import FileDescription
+from lakestream.catalog.layouts import UNSORTED
 from lakestream.catalog.topic_layout import COLUMNS, OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.footers import BAD_PARQUET, Footer, read_footer
 from lakestream.data.table.manifests import HIGHEST, LOWEST
-from lakestream.data.table.parquet import WrittenFile
+from lakestream.data.table.parquet import PLAIN_STAMP, Stamp, WrittenFile
 from lakestream.data.table.picking import picked
 from lakestream.errors import Corrupt
 from lakestream.model import Buffer
@@ -32,6 +33,7 @@ def without_rows(
     going: Sequence[NDArray[np.bool_]],
     partition: int,
     place: Callable[[int], str],
+    stamp: Stamp = PLAIN_STAMP,
 ) -> WrittenFile | None:
     """`going`: for each row group, which of the rows that count go. None: no row is left."""
     try:
@@ -56,7 +58,7 @@ def without_rows(
         for table in left:
             writer.write_table(table)
     written = sink.getvalue()
-    return WrittenFile(written, _described(written, partition, place))
+    return WrittenFile(written, _described(written, partition, place, stamp))
 
 
 def _alive(row_start: int, rows: int, deleted: Longs | None) -> Longs:
@@ -64,7 +66,7 @@ def _alive(row_start: int, rows: int, deleted: Longs | None) -> Longs:
     return places if deleted is None else places[~np.isin(places + row_start, deleted)]
 
 
-def _described(body: Any, partition: int, place: Callable[[int], str]) -> FileDescription:
+def _described(body: Any, partition: int, place: Callable[[int], str], stamp: Stamp) -> FileDescription:
     footer = read_footer(memoryview(body), len(body), "what was just written")
     groups = footer.groups
     offset_first, offset_last = min(one.offset_lo for one in groups), max(one.offset_hi for one in groups)
@@ -90,6 +92,9 @@ def _described(body: Any, partition: int, place: Callable[[int], str]) -> FileDe
         lower_bounds=lower,
         upper_bounds=upper,
         split_offsets=(),
+        spec_id=stamp.spec_id,
+        values=stamp.values,
+        order_id=UNSORTED["order-id"],  # as it was, which nobody has told
     )
 
 

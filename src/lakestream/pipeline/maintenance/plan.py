@@ -5,19 +5,20 @@ Before: catalog/listing.py, which knows the files.  After: maintain.py, which ha
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from lakestream.catalog.arranging import file_layout, own_specs
 from lakestream.catalog.bound_columns import bound_ids
 from lakestream.catalog.listing import POSITION_DELETES, Listing, LiveFile, by_partition
 from lakestream.catalog.parquet_names import file_columns
 from lakestream.catalog.rewrite import ROW_IDS_SINCE
 from lakestream.catalog.shapes import Json
 from lakestream.catalog.topic_layout import VALUE_ID, iceberg_schema
-from lakestream.catalog.topic_shape import layout_of
+from lakestream.catalog.topic_shape import kinds_of, plain_spec
 from lakestream.pipeline.maintenance.compacting import Cleaned, CompactionSettings, cleaned_of, due
 from lakestream.pipeline.maintenance.merging import MergeSettings, merges
 from lakestream.pipeline.maintenance.rows import leaving
-from lakestream.pipeline.maintenance.tasks import Compact, Forget, Merge, Source, Task
+from lakestream.pipeline.maintenance.tasks import Compact, Forget, Merge, Source, Task, Writing
 from lakestream.schemas.columns import Column, columns_of, leaf_ids, pruned
 
 TARGET_SIZE: Final = "write.target-file-size-bytes"
@@ -95,7 +96,9 @@ class _Making:
         self._target = _target(metadata, settings)
         self._bound = bound_ids(metadata)
         self._columns = _typed_columns(metadata, self._bound)
-        self._spec_id = layout_of(metadata).spec["spec-id"]
+        self._own_specs = own_specs(metadata)
+        self._placed = Placed(metadata)
+        self._writing = writing_of(metadata)
         self._ages_ms = {one.get("sequence-number", 0): now_ms - one["timestamp-ms"] for one in metadata["snapshots"]}
         self._deleted_rows: dict[str, int] = {}
         for file in listing.deletes:
@@ -125,8 +128,18 @@ class _Making:
         border = tuple(file for file in border if file.is_parquet)
         if border and self._take(border):
             sources = self._sources(border)
-            task = Forget(number, sources, self._location, self._target, before_ms, log_start, self._columns)
-            self.tasks.append(task)
+            self.tasks.append(
+                Forget(
+                    number,
+                    sources,
+                    self._location,
+                    self._target,
+                    before_ms,
+                    log_start,
+                    self._columns,
+                    self._writing,
+                )
+            )
             return None
         return [file for file in files if file not in whole]
 
@@ -151,6 +164,7 @@ class _Making:
                 wanted.tombstones_before,
                 wanted.newest,
                 self._columns,
+                self._writing,
             )
         )
         return True
@@ -162,12 +176,13 @@ class _Making:
                 if self._take([file]):
                     self.tasks.append(self._merged(number, [file]))
             return
-        for run in merges(ours, self._ages_ms, self._target, self._settings, self._deleted_rows):
-            if self._take(run):
-                self.tasks.append(self._merged(number, run))
+        for together in _by_values(ours):
+            for run in merges(together, self._ages_ms, self._target, self._settings, self._deleted_rows):
+                if self._take(run):
+                    self.tasks.append(self._merged(number, run))
 
     def _merged(self, number: int, files: Sequence[LiveFile]) -> Merge:
-        return Merge(number, self._sources(files), self._location, self._target, self._columns)
+        return Merge(number, self._sources(files), self._location, self._target, self._columns, self._writing)
 
     def _is_wanted_anew(self, file: LiveFile) -> bool:
         """Columns of others are no hindrance where only rows go: they stay as they are."""
@@ -179,7 +194,7 @@ class _Making:
         """What others have partitioned or widened is left as they want it."""
         return (
             file.is_parquet
-            and file.spec_id == self._spec_id
+            and file.spec_id in self._own_specs
             and file.more_columns <= self._bound
             and file.location not in self._not_merged
         )
@@ -200,9 +215,43 @@ class _Making:
                 file.offset_last or 0,
                 file.tombstones != 0,
                 tuple(one.location for one in self._deletes if _may_be_about(one, file)),
+                *self._placed.of(file),
             )
             for file in files
         )
+
+
+class Placed:
+    """Which partition of the table what is written anew of a file is in: the same."""
+
+    def __init__(self, metadata: Json) -> None:
+        plain = plain_spec(metadata)
+        self._plain = None if plain is None else plain["spec-id"]
+        self._fields = {
+            spec["spec-id"]: [field["field-id"] for field in spec["fields"]]
+            for spec in metadata["partition-specs"]
+            if kinds_of(metadata, spec) is not None
+        }
+
+    def of(self, file: LiveFile) -> tuple[int | None, tuple[Any, ...]]:
+        """None: the partition of the stream alone, where its own spec is none that can be followed."""
+        fields, values = self._fields.get(file.spec_id), dict(file.values)
+        if file.spec_id == self._plain or fields is None or not values.keys() >= set(fields):
+            return None, ()
+        return file.spec_id, tuple(values[number] for number in fields)
+
+
+def writing_of(metadata: Json) -> Writing:
+    asked = tuple((name, text) for name, text in metadata["properties"].items() if name.startswith("write.parquet."))
+    return Writing(file_layout(metadata), asked)
+
+
+def _by_values(files: Sequence[LiveFile]) -> list[list[LiveFile]]:
+    """Files of one partition of the table each, in their order."""
+    found: dict[object, list[LiveFile]] = {}
+    for file in files:
+        found.setdefault((file.spec_id, file.values), []).append(file)
+    return list(found.values())
 
 
 def _may_be_about(deletes: LiveFile, file: LiveFile) -> bool:

@@ -23,6 +23,7 @@ from lakestream.catalog.rewrite import ROW_IDS_SINCE, FilesChanged, Rewrite, rew
 from lakestream.errors import Unavailable
 from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.maintenance.maintain import RewriteJob
+from lakestream.pipeline.maintenance.plan import writing_of
 from lakestream.pipeline.maintenance.tasks import NotDone, Repair, Repaired, RepairWants, Result, Source
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.schemas.columns import columns_of
@@ -168,6 +169,7 @@ class _Work:
             tuple(known.values()),
             tuple(_own_ids(self.table)),
             self.only_look,
+            writing_of(metadata),
         )
 
     async def _commit(self, gone: Sequence[LiveFile], results: Sequence[Repaired], listing: Listing) -> None:

@@ -7,7 +7,7 @@ been known then: the same offsets, keys, headers and times, and columns instead 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +18,9 @@ from lakestream.data.table.encode import encode_rows
 from lakestream.data.table.footers import Footer
 from lakestream.data.table.groups import Part, read_rows, record_columns, sorted_rows
 from lakestream.data.table.heads import Source
-from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
+from lakestream.data.table.parquet import ParquetSettings, WrittenFile
 from lakestream.data.table.rows import Rows
+from lakestream.data.table.splitting import write_files
 from lakestream.data.typed.typing import Typist
 from lakestream.errors import Corrupt
 from lakestream.model import Span
@@ -50,9 +51,10 @@ async def retyped(file: TableFile, task: Repair, place: Callable[[int], str]) ->
     _check_own(file.footer, task)
     rows = _by_offset([part for group in range(len(file.footer.groups)) for part in await _rows(file, group, task)])
     typist = Typist(task.columns, task.typing)
-    settings = ParquetSettings(file_bytes_max=task.target)
+    settings = replace(ParquetSettings.of(dict(task.writing.properties)), file_bytes_max=task.target)
     try:
-        written = tuple(write_parquet(typist.typed(_again(rows, file.footer, task)), place, settings, typist.columns))
+        again, layout = typist.typed(_again(rows, file.footer, task)), task.writing.layout
+        written = tuple(write_files(again, place, settings, typist.columns, layout, task.partition))
     except Wanted as wanted:
         return RepairWants(wanted.schemas, wanted.inferred)
     after = typist.tally.raw

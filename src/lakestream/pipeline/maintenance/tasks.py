@@ -4,9 +4,10 @@ Before: merging.py, compacting.py, rows.py decide.  After: work.py does it; main
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from lakestream.catalog.data_files import FileDescription
+from lakestream.catalog.file_layout import PLAIN_LAYOUT, FileLayout
 from lakestream.schemas.columns import Column
 from lakestream.schemas.typing import Inferred, Misfits, Typing, WantedSchema
 from lakestream.schemas.writers import Writer
@@ -23,11 +24,26 @@ class Source(NamedTuple):
     """Or may have."""
     deletes: tuple[str, ...]
     """Position delete files that may be about it."""
+    spec_id: int | None = None
+    values: tuple[Any, ...] = ()
+    """Of its partition spec: what is written anew of it stays in that partition. None: the stream's partition alone."""
+
+
+class Writing(NamedTuple):
+    """How files are written."""
+
+    layout: FileLayout = PLAIN_LAYOUT
+    """Of the table now. Which partition rows are in does not change by it, but for those that get new values."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """Of the table, as far as they say something of it."""
+
+
+PLAIN_WRITING: Final = Writing()
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """The rows of all sources, by offset, in as few files as may be."""
+    """The rows of all sources, which are of one partition of the table, in as few files as may be."""
 
     partition: int
     sources: tuple[Source, ...]
@@ -36,6 +52,7 @@ class Merge:
     target: int
     columns: tuple[Column, ...] = ()
     """That values and keys are typed into, and the stream's own. Empty: the table has only these and that of bytes."""
+    writing: Writing = PLAIN_WRITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +66,7 @@ class Forget:
     before_ms: int
     before_offset: int
     columns: tuple[Column, ...] = ()
+    writing: Writing = PLAIN_WRITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +83,7 @@ class Compact:
     tombstones_before: int
     newest: int
     columns: tuple[Column, ...] = ()
+    writing: Writing = PLAIN_WRITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +102,7 @@ class Repair:
     """Of the columns that values and keys are in. A file with others is left as it is."""
     only_look: bool = False
     """Nothing is written."""
+    writing: Writing = PLAIN_WRITING
 
 
 Task: TypeAlias = Merge | Forget | Compact | Repair

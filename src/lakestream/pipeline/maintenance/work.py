@@ -8,7 +8,7 @@ was stored before something failed is removed: nobody will ever ask for it.
 
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from lakestream.catalog.topic_layout import OFFSET_ID, STREAM, VALUE
 from lakestream.clock import Ids
 from lakestream.data.table.arrow import PLAIN_COLUMNS
 from lakestream.data.table.located import numbers
-from lakestream.data.table.parquet import ParquetSettings, WrittenFile, write_parquet
+from lakestream.data.table.parquet import ParquetSettings, Stamp, WrittenFile, write_parquet
 from lakestream.data.table.picking import picked
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.model import MiB
@@ -55,6 +55,8 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES: Final = 512 * MiB
 """Of rows in memory, not compressed."""
+SORTED_WINDOW_BYTES: Final = 128 * MiB
+"""Where they are not sorted by offset: a consumer reads all of a window for each part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +111,14 @@ class _One:
         self._stored: list[str] = []
 
     async def merge(self, task: Merge) -> Written:
-        out = _Out(self)
+        out = _Out(self, task.sources[0])
         for source in task.sources:
             file = await self._files.open(source)
             if not file.has_only(self._columns):
                 if len(task.sources) > 1:
                     raise Corrupt(f"{source.location} has columns that are not the stream's own: it is left as it is")
-                return Written((source.location,), tuple(await self._without(file, await self._nothing_going(file))))
+                left = await self._without(file, source, await self._nothing_going(file))
+                return Written((source.location,), tuple(left))
             for group in range(len(file.footer.groups)):
                 await out.add(await file.whole_rows(group, self._columns))
         return Written(tuple(source.location for source in task.sources), await out.end())
@@ -127,7 +130,7 @@ class _One:
             going = [await self._forgotten(task, file, number) for number in range(len(file.footer.groups))]
             if any(mask.any() for mask in going):
                 gone.append(source.location)
-                files += await self._without(file, going)
+                files += await self._without(file, source, going)
         return Written(tuple(gone), tuple(files))
 
     async def compact(self, task: Compact) -> Written:
@@ -139,7 +142,7 @@ class _One:
             going = [await self._superseded(task, newest, source, file, number) for number in groups]
             if any(mask.any() for mask in going):
                 gone.append(source.location)
-                files += await self._without(file, going)
+                files += await self._without(file, source, going)
         return Written(tuple(gone), tuple(files), reached)
 
     async def repair(self, task: Repair) -> Result:
@@ -188,14 +191,17 @@ class _One:
         return newest, reached
 
     async def _dirty_groups(self, task: Compact) -> AsyncIterator[tuple[TableFile, int]]:
-        """By offset, as far as they are sorted by it."""
+        """By offset: files of several partitions of the table have the same ones."""
+        found: list[tuple[int, TableFile, int]] = []
         for source in task.sources:
             if source.offset_last < task.dirty_from:
                 continue
             file = await self._files.open(source)
             for number, group in enumerate(file.footer.groups):
                 if group.offset_hi >= task.dirty_from and group.offset_lo < task.end:
-                    yield file, number
+                    found.append((group.offset_lo, file, number))
+        for _, file, number in sorted(found, key=lambda one: one[0]):
+            yield file, number
 
     async def _superseded(
         self, task: Compact, newest: Newest, source: Source, file: TableFile, group: int
@@ -228,21 +234,38 @@ class _One:
             masks.append((offsets < task.before_offset) & (times_of(batch) < task.before_ms))
         return np.concatenate(masks)
 
-    async def _without(self, file: TableFile, going: Sequence[NDArray[np.bool_]]) -> Sequence[FileDescription]:
+    async def _without(
+        self, file: TableFile, source: Source, going: Sequence[NDArray[np.bool_]]
+    ) -> Sequence[FileDescription]:
         """The file written anew; `going`: of each row group, which of the rows that count are left out."""
         if not file.has_only(self._columns):
-            made = without_rows(await file.body(), file.footer, file.deleted, going, self._task.partition, self._place)
+            body, partition = await file.body(), self._task.partition
+            stamp = Stamp(source.spec_id, source.values)
+            made = without_rows(body, file.footer, file.deleted, going, partition, self._place, stamp)
             return [] if made is None else [await self._store(made)]
-        out = _Out(self)
+        out = _Out(self, source)
         for group, mask in enumerate(going):
             await out.add(_without_all(await file.whole_rows(group, self._columns), mask))
         return await out.end()
 
-    async def write(self, batches: Sequence[Any]) -> list[FileDescription]:
-        """Files of these rows, in order of offset, stored."""
-        rows = laid_out(_sorted(batches), self._columns)
-        settings = ParquetSettings(file_bytes_max=self._task.target)
-        return [await self._store(written) for written in write_parquet(rows, self._place, settings, self._columns)]
+    async def write(self, batches: Sequence[Any], source: Source) -> list[FileDescription]:
+        """Files of these rows, stored: sorted as the table is, in the partition that the source is in."""
+        layout = self._task.writing.layout
+        stamp = Stamp(source.spec_id, source.values, layout.order_id, layout.sort)
+        settings = replace(ParquetSettings.of(dict(self._task.writing.properties)), file_bytes_max=self._task.target)
+        if stamp.sort:
+            # Here and not above: most tables are by offset, and have no use for the kernels of it.
+            from lakestream.data.table.splitting import write_sorted
+
+            made = write_sorted(batches, self._place, settings, self._columns, stamp)
+        else:
+            rows = laid_out(_sorted(batches), self._columns)
+            made = write_parquet(rows, self._place, settings, self._columns, stamp)
+        return [await self._store(written) for written in made]
+
+    @property
+    def window_bytes(self) -> int:
+        return SORTED_WINDOW_BYTES if self._task.writing.layout.sort else WINDOW_BYTES
 
     async def _store(self, written: WrittenFile) -> FileDescription:
         description = written.description
@@ -260,8 +283,10 @@ class _One:
 class _Out:
     """Rows on their way into files, a window of them at a time: a file is as large as wanted, or as its rows are."""
 
-    def __init__(self, one: _One) -> None:
+    def __init__(self, one: _One, source: Source) -> None:
+        """`source`: of the partition that they are in."""
         self._one = one
+        self._source = source
         self._pending: list[Any] = []
         self._size = 0
         self._files: list[FileDescription] = []
@@ -270,7 +295,7 @@ class _Out:
         for batch in batches:
             self._pending.append(batch)
             self._size += batch.nbytes
-        if self._size >= WINDOW_BYTES:
+        if self._size >= self._one.window_bytes:
             await self._flush()
 
     async def end(self) -> tuple[FileDescription, ...]:
@@ -279,7 +304,7 @@ class _Out:
 
     async def _flush(self) -> None:
         if self._pending:
-            self._files += await self._one.write(self._pending)
+            self._files += await self._one.write(self._pending, self._source)
         self._pending, self._size = [], 0
 
 

@@ -88,7 +88,7 @@ class Lake:
         return await self.catalog.load_id(TOPIC_ID)
 
     async def move(
-        self, records: Sequence[Record], end: int | None = None, partition: int = 0, **parquet: int
+        self, records: Sequence[Record], end: int | None = None, partition: int = 0, **parquet: Any
     ) -> list[FileDescription]:
         """What the pipeline does, up to `end`."""
         table = await self.table()

@@ -13,6 +13,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.types import IntegerType, LongType, TimestamptzType
 from tests.unit.data.table.plain import LONG_MAX, LONG_MIN, Record, batch_of, records_of
 
+from lakestream.catalog.table_properties import DEFAULTS
 from lakestream.catalog.topic_layout import OFFSET_ID, PARTITION_ID, TIMESTAMP_ID
 from lakestream.data.table.decode import decode
 from lakestream.data.table.heads import Source
@@ -41,7 +42,7 @@ def many(count: int, first: int = 0, size: int = 100) -> list[Record]:
     ]
 
 
-def written(batches: Any, **chosen: int) -> list[WrittenFile]:
+def written(batches: Any, **chosen: Any) -> list[WrittenFile]:
     return list(write_parquet(batches, lambda offset: f"s3://lake/data/{offset}.parquet", ParquetSettings(**chosen)))
 
 
@@ -156,7 +157,11 @@ def test_a_flipped_bit_is_found() -> None:
 def test_properties_of_the_table_choose() -> None:
     assert ParquetSettings.of({}) == ParquetSettings()
     asked = ParquetSettings.of({"write.target-file-size-bytes": str(8 * MiB), "write.parquet.compression-level": "3"})
-    assert (asked.file_bytes_max, asked.zstd_level) == (8 * MiB, 3)
+    assert (asked.file_bytes_max, asked.codec, asked.level) == (8 * MiB, "zstd", 3)
+    sizes = {"write.parquet.row-group-size-bytes": "5000", "write.parquet.page-size-bytes": "700"}
+    asked = ParquetSettings.of({**sizes, "write.parquet.compression-codec": "GZIP"})
+    assert (asked.group_bytes_max, asked.page_bytes_max, asked.codec, asked.level) == (5000, 700, "gzip", 0)
+    assert ParquetSettings.of(DEFAULTS) == ParquetSettings(), "what every table has is for others"
     for text in ("", "-5", "0", "many", "9" * 40, "²"):
         assert ParquetSettings.of(
             dict.fromkeys(["write.target-file-size-bytes", "write.parquet.compression-level"], text)
@@ -174,3 +179,12 @@ def test_every_cut_keeps_every_row(sizes: list[int], rows_max: int, group: int, 
     records = [Record(number * 2, number, 0, None, bytes(size)) for number, size in enumerate(sizes)]
     files = written(rows(records, limits=Limits(rows_max=rows_max)), group_bytes_max=group, file_bytes_max=file)
     assert [record for one in files for record in records_of(read(one))] == records
+
+
+@pytest.mark.parametrize("codec", ["zstd", "snappy", "gzip", "lz4", "brotli", "uncompressed"])
+def test_every_codec_that_may_be_asked_for(codec: str) -> None:
+    settings = ParquetSettings.of({"write.parquet.compression-codec": codec, "write.parquet.compression-level": "5"})
+    (file,) = write_parquet(rows(many(50)), str, settings)
+    assert len(read(file)) == 50
+    said = pq.ParquetFile(pa.BufferReader(pa.py_buffer(file.body))).metadata.row_group(0).column(0).compression
+    assert said == codec.upper()

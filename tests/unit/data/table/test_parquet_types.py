@@ -25,7 +25,7 @@ def iceberg() -> Schema:
     return Schema.model_validate({"type": "struct", "schema-id": 0, "fields": iceberg_fields(all_types())})
 
 
-def written(batches: list[Any], **chosen: int) -> list[WrittenFile]:
+def written(batches: list[Any], **chosen: Any) -> list[WrittenFile]:
     return list(write_parquet(batches, str, ParquetSettings(**chosen), all_types()))
 
 

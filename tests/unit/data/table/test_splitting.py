@@ -43,7 +43,7 @@ class Made:
         self.files: list[FileDescription] = []
         self.rows: list[list[dict[str, Any]]] = []
 
-    def write(self, batches: Any, columns: Any, layout: FileLayout, window: int = 1 << 20, **settings: int) -> "Made":
+    def write(self, batches: Any, columns: Any, layout: FileLayout, window: int = 1 << 20, **settings: Any) -> "Made":
         wanted = ParquetSettings(**settings)
         for body, file in write_files(batches, lambda at: f"f{at}", wanted, columns, layout, 0, window):
             self.files.append(file)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.data.table.lakes import NOW_MS, TOPIC_ID, Lake
@@ -41,7 +42,7 @@ class TypedLake(Lake):
         self.writers[number] = await self.catalog.writers.create(TOPIC_ID, Part.VALUE, writer)
         self.known.append(Known(shape, made.bounds))
 
-    async def type(self, values: Sequence[bytes | None], mode: Mode = Mode.REGISTRY, **parquet: int) -> list[Record]:
+    async def type(self, values: Sequence[bytes | None], mode: Mode = Mode.REGISTRY, **parquet: Any) -> list[Record]:
         """Behind what is there; the records that were produced."""
         table = await self.table()
         start = next_offsets(table.metadata).get(0, 0)
