@@ -128,7 +128,7 @@ async def read(serving: Serving, partition: int = 0, *, committed: bool = True, 
     while True:
         offset = batches[-1].base_offset + batches[-1].record_count if batches else 0
         wanted = [{"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
-        body = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20}
+        body: dict[str, Any] = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20}
         body |= {"isolation_level": int(committed), "topics": [{"topic": topic, "partitions": wanted}]}
         answer = await serving.ask(FETCH, 11, body)
         (found,) = answer.responses[0].partitions
