@@ -53,6 +53,9 @@ class Arrangement:
     properties: tuple[tuple[str, str], ...] = ()
 
 
+_AS_MADE: Final = Arrangement()
+
+
 class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was applied, as the table's property has it."""
 
@@ -70,11 +73,15 @@ class Changes(NamedTuple):
     """What cannot be had now, and why."""
 
 
-async def arrange(catalog: Catalog, table: LoadedTable, wanted: Arrangement) -> tuple[LoadedTable, str]:
+async def arrange(
+    catalog: Catalog, table: LoadedTable, wanted: Arrangement, *, only_whole: bool = False
+) -> tuple[LoadedTable, str]:
     """The table as it is wanted, as far as it can be; and what is lacking, in one line, or nothing. Where it is so
-    already, nothing is asked of anybody."""
+    already, nothing is asked of anybody. `only_whole`: if something is lacking, it stays as it is."""
+    if wanted == _AS_MADE and LAYOUT not in table.metadata["properties"]:
+        return table, ""
     made = changes(table.metadata, wanted)
-    if made.updates:
+    if made.updates and not (only_whole and made.notices):
         try:
             table = await catalog.change(table.table_id, lambda metadata: changes(metadata, wanted).updates)
         except Rejected as error:

@@ -320,12 +320,14 @@ class Rounds:
             if named is None:
                 self._tables.pop(topic_id, None)  # the next look will find that it is gone
                 return
-            if topic_id not in self._tables:
+            is_new = topic_id not in self._tables
+            if is_new:
                 self._tables[topic_id] = await ensure_table(self._catalog, named.name, topic_id, named.topic.settings)
             if self._typed is not None:
                 prepared = await self._typed.prepare(named, self._tables[topic_id])
                 self._tables[topic_id], self._typings[topic_id] = prepared
-            await self._arrange(topic_id)
+            # The columns of one that is new come with its first values, and with them what it is partitioned by.
+            await self._arrange(topic_id, only_whole=is_new)
 
         async def try_to_have(topic_id: str) -> None:
             had = topic_id in self._tables
@@ -358,13 +360,13 @@ class Rounds:
         self._named[topic_id] = NamedTopic(named.name, topic)
         return self._named[topic_id]
 
-    async def _arrange(self, topic_id: str) -> None:
+    async def _arrange(self, topic_id: str, *, only_whole: bool = False) -> None:
         """Its table is laid out as the topic's settings say, as far as it has the columns."""
         settings = read_settings(self._named[topic_id].topic.settings)
         wanted = Arrangement(
             partition=settings.table_partition, sort=settings.table_sort, properties=settings.table_properties
         )
-        table, unmet = await arrange(self._catalog, self._tables[topic_id], wanted)
+        table, unmet = await arrange(self._catalog, self._tables[topic_id], wanted, only_whole=only_whole)
         self._tables[topic_id], self._standing(topic_id).unmet = table, unmet
 
     def _target(self, topic_id: str) -> Target:

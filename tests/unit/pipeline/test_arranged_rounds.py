@@ -87,6 +87,7 @@ async def test_the_first_records_are_partitioned_by_columns_that_come_with_them(
     await arranged.set({PARTITION: "country, bucket(2, n)", SORT: "n desc"})
     await arranged.send()
     assert arranged.unmet == ""
+    assert len((await arranged.metadata())["partition-specs"]) == 2, "none of what was there before the columns"
     found = await arranged.partitions()
     assert {country for country, _ in found} == set(COUNTRIES)
     assert {bucket for _, bucket in found} == {0, 1}
