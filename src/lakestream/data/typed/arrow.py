@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from lakestream.data.table.arrow import primitive_type
@@ -286,8 +287,9 @@ class _In:
             entries = array.values
             below = [(entries.field(0), "{key}"), (entries.field(1), "{}")]
         child = node + 1
+        theirs = None if slots.valid.all() else np.repeat(slots.valid, np.diff(bounds))
         for values, name in below:
-            self.read(values.slice(start, end - start), child, None, path + name)
+            self.read(values.slice(start, end - start), child, theirs, path + name)
             child = int(self.layout.ends[child])
 
     def _leaf(self, array: Any, shape: Primitive, slots: _Slots) -> None:
@@ -297,15 +299,15 @@ class _In:
             case Kind.FIXED | Kind.UUID:
                 slots.bits, slots.more = self._fixed(array, _UUID_SIZE if shape.kind is Kind.UUID else shape.length)
             case Kind.DECIMAL:
-                whole = array.cast(pa.decimal128(shape.precision, shape.scale))
+                whole = _narrowed(array, pa.decimal128(shape.precision, shape.scale), slots.valid)
                 limbs = _buffer(whole, _DECIMAL_SIZE).view(np.int64).reshape(-1, 2)
                 slots.bits, slots.more = limbs[:, 0], limbs[:, 1]
             case Kind.FLOAT | Kind.DOUBLE:
                 width = 4 if shape.kind is Kind.FLOAT else 8
-                bits = _buffer(array.cast(primitive_type(shape)), width)
+                bits = _buffer(_narrowed(array, primitive_type(shape), slots.valid), width)
                 slots.bits = bits.view(np.int32 if width == 4 else np.int64)
             case _:
-                slots.bits = _numbers(array.cast(primitive_type(shape)))
+                slots.bits = _numbers(_narrowed(array, primitive_type(shape), slots.valid))
 
     def _bytes(self, array: Any) -> tuple[Longs, Longs]:
         if not any(is_one(array.type) for is_one in _BYTES):
@@ -327,6 +329,16 @@ class _In:
         address = data.address if data is not None else 0
         places = np.arange(array.offset, array.offset + len(array), dtype=np.int64)
         return address + width * places, np.full(len(array), width, np.int64)
+
+
+def _narrowed(array: Any, kind: Any, valid: NDArray[np.uint8]) -> Any:
+    """As its writer had it. The column may have been widened since, for others, whose rows may stand between these with
+    what does not fit: nobody asks for them here."""
+    if array.type == kind:
+        return array
+    if not valid.all():
+        array = pc.if_else(pa.array(valid.astype(np.bool_)), array, pa.scalar(None, array.type))
+    return array.cast(kind)
 
 
 def _plain(array: Any) -> Any:
