@@ -78,7 +78,7 @@ bench-log: tools ## the log against the bare disk, the bare bucket, and itself; 
 bench-kafka: tools ## brokers beside Apache Kafka, some forty minutes; ONLY="produce steady" for parts of it
 	$(BIN)/python -m benchmarks.kafka $(ONLY)
 
-bench-table: tools ## into the table and back, beside Apache Kafka with Spark, some forty minutes; ONLY="move fresh" for parts
+bench-table: tools ## into the table and back, beside Apache Kafka with Spark, some fifty minutes; ONLY="move fresh" for parts
 	$(BIN)/python -m benchmarks.table $(ONLY)
 
 docs: setup ## write docs/coverage.md anew from the handlers' headers

@@ -47,7 +47,7 @@ async def run(bench: Bench) -> list[Row]:
     keep([frame + value[len(frame) :] for value in made.values], values)
 
     async def work(side: Side) -> TypedMove:
-        prepare(side, bench.stage.folder, 4 * count * len(made.values[0]))
+        prepare(side, bench.stage.folder, 2 * count * len(made.values[0]))
         with measured(side.mover_pid) as mover:
             everything = await moved(side, count, str(values))
         return TypedMove(everything.amount, everything.cost, mover)
