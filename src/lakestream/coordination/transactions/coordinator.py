@@ -163,12 +163,19 @@ class TransactionCoordinator:
         """Returns when it is decided, and with whom the client goes on. The logs hear of it a moment later."""
         self.check_mine(transactional_id)
         fresh_id = await self._cluster.producer_id() if who.epoch >= EPOCH_LAST else NO_ID
-        known = await self._changed(
-            transactional_id,
-            lambda record: machine.end(
+        open_at_first: int | None = None
+
+        def decide(record: Transaction | None) -> Transaction:
+            nonlocal open_at_first
+            if record is not None and record.is_open:
+                if open_at_first not in (None, record.number):  # another broker was asked too, and the client went on
+                    raise Unavailable(f"{who} has begun another transaction meanwhile; try again")
+                open_at_first = record.number
+            return machine.end(
                 record, who, commit=commit, protocol=protocol, fresh_id=fresh_id, now_ms=self._clock.now_ms()
-            ),
-        )
+            )
+
+        known = await self._changed(transactional_id, decide)
         if known.record.is_ending:
             self.endings.begin(transactional_id, decided=True)
         return known.record.producer

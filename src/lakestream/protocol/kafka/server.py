@@ -178,6 +178,8 @@ def _refuse(connection: "Connection", frame: bytes | memoryview) -> Work:
 
 
 IDLE: Final = "idle"
+EOF_TURNS: Final = 3
+"""Of the loop, until the end of a connection is heard that came right behind a request."""
 
 
 class _Slot:
@@ -302,6 +304,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         return False
+
+    async def still_there(self) -> None:
+        """For what only a client that still waits for its answer may be served. When this broker was away, a request
+        and the end of its connection arrive together, and the client has asked another one in the meantime: what
+        belongs to a lost connection is cancelled here."""
+        for _ in range(EOF_TURNS):
+            await asyncio.sleep(0)
 
     # ── frames ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from tests.unit.coordination.transactions.place import WAIT_S, Member, Place, Writer
 from tests.unit.data.brokers import World
 
@@ -560,3 +561,18 @@ async def test_a_name_that_was_left_over_goes_after_an_hour(place: Place, two: t
     writer = await begun(place, first, await place.world.log())
     assert await look_after(LEFTOVER_MS) == [writer.id]
     assert await look_after(LEFTOVER_MS) == [writer.id], "it has a record"
+
+
+async def test_who_asked_for_an_end_too_late_does_not_end_the_next(place: Place, two: tuple[Member, Member]) -> None:
+    """Another broker ended it, and the client of the older protocol went on under the same epoch."""
+    first, _ = two
+    (partition,) = await place.world.topic(1)
+    writer = await begun(place, first, partition)
+    known = await place.records.load(writer.id)
+    assert known is not None
+    await place.records.save(writer.id, replace(known.record, number=known.record.number + 1), known)
+    with pytest.raises(Unavailable, match="another transaction meanwhile"):
+        await writer.end(first)
+    assert (await place.record(writer.id)).is_open
+    await writer.end(first)  # asked of that one
+    await place.until(writer.id, State.COMMITTED)

@@ -27,6 +27,8 @@ async def end_txn(call: Call, services: Services) -> Body:
     protocol = IMPLICIT if call.version >= IMPLICIT_FROM_VERSION else CLASSIC
     try:
         async with call.connection.transaction_turn:
+            if protocol == CLASSIC:  # with the same epoch in both, it could end the client's next transaction as well
+                await call.connection.still_there()
             producer_id, epoch = await services.transactions.end(
                 checked_id(body.transactional_id), identity(body), commit=body.committed, protocol=protocol
             )

@@ -97,6 +97,8 @@ async def _commit(call: Call, wanted: dict[PartitionId, Committed], services: Se
     if (refusal := await groups.check_commit(body.group_id, who, certain=False)) is not None:
         return refusal_code(refusal)
     protocol = IMPLICIT if call.version >= IMPLICIT_FROM_VERSION else CLASSIC
+    if protocol == CLASSIC:  # with the same epoch in both, they could become a part of the client's next transaction
+        await call.connection.still_there()
     await services.transactions.hold_group(transactional_id, identity(body), body.group_id, protocol)
     asked = await groups.ask(body.group_id)
     versions = await groups.versions(body.group_id, wanted)
