@@ -9,7 +9,9 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from tests.integration.delta_tables import BOTH, delta_rows, maintained
 from tests.integration.engines import duckdb_of, pyiceberg_of, spark_of
 from tests.integration.kafka_clients import Confluent, Record

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.unit.catalog.topic import entries_of
 from tests.unit.data.brokers import World
-from tests.unit.pipeline.typed_world import Typed
+from tests.unit.pipeline.maintenance.test_repair import repair
+from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 
 from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.shapes import Json, spec_of
@@ -150,3 +151,21 @@ async def test_in_steady_state_nothing_is_committed_but_rows(arranged: Arranged)
     await arranged.send()
     await arranged.send()
     assert len((await arranged.metadata())["metadata-log"]) == before + 2
+
+
+async def test_rows_that_are_repaired_come_into_their_partitions(world: World) -> None:
+    v1, v2 = record(("name", "string")), record(("name", "string"), ("n", ["null", "int"]))
+    typed = await Typed.start(world, {**REGISTRY, PARTITION: "name"})
+    arranged = Arranged(typed)
+    one = await typed.register(v1)
+    arranged.sent = [encoded(v1, {"name": "a"}, one), encoded(v2, {"name": "b", "n": 3}, one + 1)]
+    await typed.append(*arranged.sent)
+    await typed.driving.rounds.run()
+    assert dict(await arranged.partitions()) == {("a",): 1, (None,): 1}
+    assert await typed.register(v2) == one + 1
+    done = await repair(typed)
+    assert (done.rows_before, done.rows_after) == (1, 0)
+    assert dict(await arranged.partitions()) == {("a",): 1, ("b",): 1}
+    assert await arranged.served() == arranged.sent
+    await arranged.history.close()
+    typed.close()
