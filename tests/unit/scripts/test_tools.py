@@ -123,10 +123,12 @@ def run(machine: dict[str, str]) -> tuple[int, str, str]:
 
 def test_everything_is_built_once_also_by_two_runs_at_once(machine: dict[str, str]) -> None:
     with start(machine) as one, start(machine) as two:
+        ready = []
         for process in (one, two):
             out, err = process.communicate(timeout=60)
             assert process.returncode == 0, err
-            assert out.count("ready") == len(PROGRAMS)
+            ready.append(out.count("ready"))
+    assert max(ready) == len(PROGRAMS)  # on a busy machine one is so late that it finds some built
     offered = Path(machine["LAKESTREAM_CACHE"]) / "bin"
     assert sorted(path.name for path in offered.iterdir()) == PROGRAMS
     assert all(path.resolve().exists() for path in offered.iterdir())
