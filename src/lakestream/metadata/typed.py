@@ -39,12 +39,13 @@ class Writers:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def all(self, topic_id: str) -> TableWriters:
+    async def all(self, topic_id: str, *, confirmed: bool = False) -> TableWriters:
+        folder = keys.writers_folder(topic_id)
         values: dict[int, Writer] = {}
         own_keys: dict[int, Writer] = {}
         start = ""
         while True:
-            records = (await self._store.scan(keys.writers_folder(topic_id), start, limit=AT_ONCE)).records
+            records = (await self._store.scan(folder, start, limit=AT_ONCE, confirmed=confirmed)).records
             for record in records:
                 writer = _writer(record)
                 (own_keys if record.name.startswith(Part.KEY.value) else values)[writer.number] = writer

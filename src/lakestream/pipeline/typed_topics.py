@@ -170,19 +170,16 @@ class TypedTopics:
                 table, numbers[part] = await self._chosen(topic, named.name, table, part, choice)
         return Prepared(table, self._typing(topic, settings, numbers))
 
-    async def mend(
-        self, named: NamedTopic, table: LoadedTable, *, may_change: bool = True
-    ) -> tuple[Prepared, tuple[Writer, ...]]:
+    async def mend(self, named: NamedTopic, table: LoadedTable, *, may_change: bool = True) -> Prepared:
         """As `prepare`, for who types rows of the table anew: what nobody knew is looked for again, and fields that had
-        no column get one where it fits by now. With all writers that the rows may be of."""
+        no column get one where it fits by now."""
         topic = await self._topic(table.table_id)
         for part, side in topic.sides.items():
             side.unknown.clear()
             for writer in side.current():
                 if may_change and _lacks_some(writer.columns):
                     table = await self._bind_again(topic, table, part, writer)
-        prepared = await self.prepare(named, table)
-        return prepared, tuple(topic.sides[Part.VALUE].writers.values())
+        return await self.prepare(named, table)
 
     async def learn(
         self,

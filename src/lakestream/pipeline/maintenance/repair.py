@@ -28,7 +28,7 @@ from lakestream.pipeline.maintenance.tasks import NotDone, Repair, Repaired, Rep
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.schemas.columns import columns_of
 from lakestream.schemas.matching import FIRST_FREE_ID, KEY
-from lakestream.schemas.typing import Typing
+from lakestream.schemas.typing import Part, Typing
 from lakestream.schemas.writers import Writer
 
 log = logging.getLogger(__name__)
@@ -69,13 +69,13 @@ class Repairs:
         """Unsupported: it cannot be done to this table. NoSuchTable: there is none yet."""
         done = RepairDone()
         loaded = await self._catalog.load_id(named.topic.topic_id)
-        prepared, writers = await self._typed.mend(named, loaded, may_change=not only_look)
+        prepared = await self._typed.mend(named, loaded, may_change=not only_look)
         if prepared.typing is None:
             raise Unsupported(
                 f"topic {named.name} has no schema: set lakestream.value.schema, then its rows have columns"
             )
-        work = _Work(self._catalog, self._typed, self._job, named, prepared.table, prepared.typing, writers, only_look)
-        listing = await self._checked(prepared.table)
+        work = _Work(self._catalog, self._typed, self._job, named, prepared.table, prepared.typing, only_look)
+        listing = await self._looked(work)
         files = _waiting(listing, done)
         seen: set[str] = set()
         tries = 0
@@ -87,13 +87,20 @@ class Repairs:
                 if tries >= TRIES_MAX:
                     raise Unavailable(f"the files of the table change all the time: try again ({error})") from error
                 work.table = await self._catalog.load_id(named.topic.topic_id)
-                listing = await self._checked(work.table)
+                listing = await self._looked(work)
                 files = _waiting(listing, done)
                 continue
             seen.update(file.location for file in waiting)
             if progress is not None:
                 progress(len(seen), len(files))
         return done
+
+    async def _looked(self, work: "_Work") -> Listing:
+        """The files, then the writers: those of every row in these files are there by now."""
+        listing = await self._checked(work.table)
+        writers = await self._catalog.writers.all(work.table.table_id, confirmed=True)
+        work.writers = tuple(writers.of(Part.VALUE).values())
+        return listing
 
     async def _checked(self, table: LoadedTable) -> Listing:
         listing = await self._listings.of_main(table.metadata)
@@ -112,8 +119,9 @@ class _Work:
     named: NamedTopic
     table: LoadedTable
     typing: Typing
-    writers: tuple[Writer, ...]
     only_look: bool
+    writers: tuple[Writer, ...] = ()
+    """Of all rows."""
 
     async def do(self, files: Sequence[LiveFile], listing: Listing, done: RepairDone) -> None:
         results = await self._results(files, listing)
