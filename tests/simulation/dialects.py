@@ -80,7 +80,7 @@ class Known:
 def schemas_of(topic: str, mode: str) -> list[Known]:
     if mode == "latest":
         return [Known(f"{topic}-value", Format.AVRO, text) for text in (FIRST, WIDER)]
-    texts = (FIRST, WIDER, RENAMED, JSON_SCHEMA, CONTRARY)
+    texts = (FIRST, CONTRARY, WIDER, RENAMED, JSON_SCHEMA)
     return [
         Known(f"{topic}-{number}", Format.JSON if text is JSON_SCHEMA else Format.AVRO, text)
         for number, text in enumerate(texts)

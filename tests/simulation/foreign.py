@@ -30,6 +30,8 @@ from lakestream.errors import Missing, Unavailable
 from lakestream.testing.faults import spread
 
 AT_ONCE = ExpirySettings(age_ms=1, grace_ms=0)
+ROOM = "n_"
+"""Where a text goes for which the column `n` is none (dialects.py)."""
 
 
 class Engine:
@@ -80,20 +82,21 @@ class Engine:
             await self._replace(loaded, kept, frozenset(gone))
 
     async def expire(self, loaded: LoadedTable) -> None:
-        """All snapshots but the newest, whoever reads them; and at once the files that none names any more."""
-        if (dialect := self.world.dialects.get(loaded.topic_id)) is not None and dialect.delta:
-            return  # it knows nothing of Delta, which still lists these files
+        """All snapshots but the newest, whoever reads them; and at once the files that none names any more. Where there
+        is a Delta table that is left to our own maintenance: an engine does not know that Delta still lists them."""
         listings = Listings(self.host.objects, self.catalog.locations)
         properties = {"history.expire.max-snapshot-age-ms": "1", "history.expire.min-snapshots-to-keep": "1"}
         loaded = await self.catalog.commit(loaded.table_id, [], [SetProperties(properties)])
-        await expire(self.catalog, loaded, listings, await self.host.metadata.now_ms(), AT_ONCE)
+        if (dialect := self.world.dialects.get(loaded.topic_id)) is None or not dialect.delta:
+            await expire(self.catalog, loaded, listings, await self.host.metadata.now_ms(), AT_ONCE)
 
     async def forget_soon(self, loaded: LoadedTable) -> None:
         """The table's own history becomes as short as it can."""
         await self.catalog.commit(loaded.table_id, [], [SetProperties({"write.metadata.previous-versions-max": "1"})])
 
     async def alter(self, loaded: LoadedTable) -> None:
-        """A column of values gets another name, or there is one more, of which nobody else knows."""
+        """A column of values gets another name, or there is one more: of which nobody else knows, or in which values
+        have room that contradicted the others."""
         luck, base = self.world.luck, loaded.metadata
         fields: list[Json] = list(schema_of(base)["fields"])
         own = [place for place, one in enumerate(fields) if one["id"] >= FIRST_FREE_ID]
@@ -102,7 +105,8 @@ class Engine:
             fields[place] = {**fields[place], "name": f"{fields[place]['name'].split('~')[0]}~{luck.randrange(100)}"}
         else:
             number = base["last-column-id"] + 1
-            fields.append({"id": number, "name": f"note{number}", "type": "string", "required": False})
+            room = ROOM if all(one["name"] != ROOM for one in fields) else f"note{number}"
+            fields.append({"id": number, "name": room, "type": "string", "required": False})
         await self.catalog.commit(
             loaded.table_id,
             [

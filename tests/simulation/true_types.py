@@ -2,6 +2,7 @@
 
 a writer never changes            its record is made once, when its columns are in the table, and stays with the topic
 field ids keep their meaning      a column is where it was, and of the type that it had or a wider one
+columns stay                      nobody here takes one out
 a row's writer has a record       of every row that has columns
 columns are the value             what was produced, decoded by others (fastavro, json) with the writer's own schema
 
@@ -94,7 +95,10 @@ class TrueTypes:
         (current,) = (one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"])
         for field_id, parent, text in _fields(current["fields"], 0):
             known[field_id] = parent, text
-        self._current[table_id] = {field_id for field_id, _, _ in _fields(current["fields"], 0)}
+        there = {field_id for field_id, _, _ in _fields(current["fields"], 0)}
+        if lost := sorted(self._current.get(table_id, set()) - there):
+            self._witness.accuse("columns stay", f"fields {lost} of table {name} are gone, which nobody took out")
+        self._current[table_id] = there
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

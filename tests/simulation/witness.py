@@ -38,6 +38,9 @@ from lakestream.testing.simulation import SimLoop
 STALE_AFTER_MS = 3 * 60 * 60 * 1000
 """Spelled again on purpose: the witness must not share the rules that it watches."""
 
+FORGOTTEN_S = 20 * 60 * 60
+"""After that a producer may be forgotten: a little before it must be, for machines whose clocks are wrong."""
+
 MEANT_FOR = b"@"
 ID_DIGITS = 8
 _MEANT_FOR = re.compile(MEANT_FOR + rb"([0-9a-f]{%d})" % ID_DIGITS)
@@ -99,6 +102,10 @@ class TrueLog:
     borders: set[int] = field(default_factory=lambda: {0})
     records: dict[int, TrueRecord] = field(default_factory=dict)
     producers: dict[int, _Producer] = field(default_factory=dict)
+    said: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    """Producer → where each of its batches ends in the log, with its epoch and last sequence."""
+    heard_s: dict[int, float] = field(default_factory=dict)
+    """Producer → when it last was stored."""
     ended: dict[int, int] = field(default_factory=dict)
     """Producer → the newest transaction that has a marker."""
     marks: dict[tuple[int, int], bool] = field(default_factory=dict)
@@ -204,8 +211,25 @@ class Witness:
             self.accuse("fold moves forward", f"fold of {partition} went from {log.fold_end} to {fold.offset_end}")
         if fold.offset_end > log.end or fold.offset_end not in log.borders:
             self.accuse("fold is of the log", f"fold of {partition} ends at {fold.offset_end}, the log at {log.end}")
+        for producer_id, said in log.said.items():
+            self._check_known(partition, log, fold, producer_id, said)
         log.fold_end = max(log.fold_end, fold.offset_end)
         self.tally["folds saved"] += 1
+
+    def _check_known(
+        self, partition: PartitionId, log: TrueLog, fold: Fold, producer_id: int, said: list[tuple[int, int, int]]
+    ) -> None:
+        """What a fold says of a producer is what the log has of it, unless it was silent for long. Transactions change
+        it in other ways."""
+        before = [one for one in said if one[0] <= fold.offset_end]
+        known = fold.producers.get(producer_id)
+        if not before or producer_id in log.ended:
+            return
+        is_forgotten = known is None and self._loop.now - log.heard_s[producer_id] > FORGOTTEN_S
+        if not is_forgotten and (known is None or (known.epoch, known.sequence_last) != before[-1][1:]):
+            self.accuse(
+                "fold is of the log", f"fold of {partition}: {known} of producer {producer_id}, not {before[-1]}"
+            )
 
     def _table_end_moved(self, partition: PartitionId, log: TrueLog, offset: int) -> None:
         if offset < log.table_end:
@@ -273,7 +297,7 @@ class Witness:
                         value, batch.kind, batch.producer_id, batch.transaction, stored.base_timestamp
                     )
                     self._stored_once(partition, offset + number, value)
-                self._sequence_claimed(log, batch, where)
+                self._sequence_claimed(log, batch, offset + batch.record_count, where)
             offset += batch.record_count
 
     def not_stored(self, values: Sequence[bytes]) -> None:
@@ -294,7 +318,7 @@ class Witness:
         if before != (partition, offset):
             self.accuse("stored once", f"record {value!r} is at {before[0]}:{before[1]} and at {partition}:{offset}")
 
-    def _sequence_claimed(self, log: TrueLog, batch: BatchInfo, where: str) -> None:
+    def _sequence_claimed(self, log: TrueLog, batch: BatchInfo, offset_end: int, where: str) -> None:
         if batch.producer_id == NO_PRODUCER:
             return
         known = log.producers.get(batch.producer_id)
@@ -307,6 +331,8 @@ class Witness:
         if batch.kind is Kind.TRANSACTIONAL and batch.transaction <= log.ended.get(batch.producer_id, -1):
             self.accuse("a batch joins only its open transaction", f"{who} transaction {batch.transaction} has ended")
         log.producers[batch.producer_id] = _Producer(batch.epoch, batch.sequence_last)
+        log.heard_s[batch.producer_id] = self._loop.now
+        log.said.setdefault(batch.producer_id, []).append((offset_end, batch.epoch, batch.sequence_last))
 
     def _decided(self, name: str, record: Transaction) -> None:
         """The record of a transactional id: what it says of how a transaction ends is said once."""
