@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.simulation.scenarios import MOODS, run
 
-SEEDS = 200
+SEEDS = range(60, 200)
+"""Those before are run by `make check`."""
 STORIES = Path(__file__).with_name("seeds.txt")
 
 
@@ -31,7 +32,7 @@ def _failed_once() -> list[int]:
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 10))
+@pytest.mark.parametrize("first", SEEDS[::10])
 def test_nothing_acknowledged_is_lost_doubled_or_reordered(first: int) -> None:
     for seed in range(first, first + 10):
         _check(seed)
