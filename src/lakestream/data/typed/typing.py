@@ -362,26 +362,24 @@ class _Rows:
         self.parts: list[tuple[Longs, dict[int, Any]]] = []
 
     def joined(self) -> dict[int, Any]:
-        """The columns of all rows, in their order."""
+        """The columns of all rows, in their order. Rows of several parts are those of the last one alone."""
         if len(self.parts) == 1 and self.parts[0][0].size == self.count:
             return self.parts[0][1]
         chunks: defaultdict[int, list[Any]] = defaultdict(list)
-        places: defaultdict[int, list[Longs]] = defaultdict(list)
+        places: defaultdict[int, Longs] = defaultdict(lambda: np.full(self.count, -1, np.int64))
         for rows, columns in self.parts:
             for field_id, array in columns.items():
+                before = sum(map(len, chunks[field_id]))
+                places[field_id][rows] = np.arange(before, before + rows.size)
                 chunks[field_id].append(array)
-                places[field_id].append(rows)
-        return {field_id: _placed(arrays, places[field_id], self.count) for field_id, arrays in chunks.items()}
+            for field_id in places.keys() - columns.keys():
+                places[field_id][rows] = -1
+        return {field_id: _placed(arrays, places[field_id]) for field_id, arrays in chunks.items()}
 
 
-def _placed(arrays: list[Any], places: list[Longs], count: int) -> Any:
-    """Each value at its place; null at all others."""
-    whole = np.full(count, -1, np.int64)
-    at = 0
-    for rows in places:
-        whole[rows] = np.arange(at, at + rows.size)
-        at += rows.size
-    return pa.concat_arrays(arrays).take(pa.array(whole, mask=whole < 0))
+def _placed(arrays: list[Any], places: Longs) -> Any:
+    """Each value at its place; null where there is none."""
+    return pa.concat_arrays(arrays).take(pa.array(places, mask=places < 0))
 
 
 def _spread(values: Located, places: Longs, count: int) -> Located:

@@ -17,6 +17,7 @@ from lakestream.data.typed.typing import Typist
 from lakestream.errors import Rejected
 from lakestream.schemas.columns import Column, ListColumn, primitive_of
 from lakestream.schemas.growing import Known, grown, grown_key
+from lakestream.schemas.shape import Kind, Primitive
 from lakestream.schemas.typing import Misfits, Mode, OnInvalid, Part, Typed, Typing, Wanted
 from lakestream.schemas.writers import Bound, Writer
 
@@ -277,3 +278,21 @@ def test_many_rows_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(batch) for batch in made] == [3, 3, 3, 1]
     found = [row for batch in made for row in listed(batch, "age", "_stream.value", "_stream.offset")]
     assert found == [(n, None, 10 + n) if n % 3 else (None, b"?%d" % n, 10 + n) for n in range(10)]
+
+
+def test_a_row_has_the_columns_of_its_own_writer_only() -> None:
+    """JSON is tried with one writer after the other: what those who did not give it back made of it is forgotten."""
+    text, style = (
+        '{"type":"object","properties":{"a":{"type":"number"}}}',
+        '{"comma":"%s","colon":"%s","escapes":[],"root":{}}',
+    )
+    columns = (Column(16, "a", Primitive(Kind.DOUBLE)), Column(17, "b", Primitive(Kind.DOUBLE)), PLAIN_COLUMNS[-1])
+    writers = (
+        Writer(-1, "JSON", text, style=style % (", ", ": "), columns=(Bound(16),)),
+        Writer(-2, "JSON", text, style=style % (",", ":"), columns=(Bound(17),)),
+    )
+    (typed,) = Typist(columns, Typing(Typed(Mode.JSON, writers))).typed([rows(b'{"a": 1.5}', b'{"a":2.5}')])
+    assert listed(typed, "a", "b", "_stream.schema_id", "_stream.value") == [
+        (1.5, None, -1, None),
+        (None, 2.5, -2, None),
+    ]
