@@ -70,23 +70,6 @@ def test_the_rare_paths_of_tables_are_reached() -> None:
         assert tally[path] > 0, f"no run met {path}"
 
 
-def test_the_rare_paths_of_typed_tables_are_reached() -> None:
-    names = ("typed", "learning")
-    tally = sum((run(seed, moods=names).tally for seed in range(8)), start=run(8, moods=names).tally)
-    for path in (
-        "Delta commits",
-        "foreign alter",
-        "foreign rewrite",
-        "pipelines killed",
-        "rows repaired",
-        "schemas registered",
-        "typed rows",
-        "typed rows with bytes",
-        "writers recorded",
-    ):
-        assert tally[path] > 0, f"no run met {path}"
-
-
 def test_the_rare_paths_of_kafka_requests_are_reached() -> None:
     names = tuple(mood.name for mood in MOODS if mood.kafka and not mood.members)
     tally = sum((run(seed, moods=names).tally for seed in range(40)), start=run(40, moods=names).tally)
