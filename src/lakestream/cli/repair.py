@@ -103,16 +103,19 @@ def _as_json(topic: str, done: RepairDone) -> dict[str, object]:
 
 def _lines(topic: str, done: RepairDone, *, only_look: bool) -> list[str]:
     rows, better = plural(done.rows_before, "row"), done.rows_before - done.rows_after
-    if not done.rows_before:
-        said = [f"topic {topic}: every row has its columns"]
+    if not done.rows_before and not done.files_written:
+        said = ["every value has its columns"]
     elif only_look:
-        said = [f"topic {topic}: {rows} keep their bytes; {better:,} of them need not: lakestream topic repair {topic}"]
+        said = [f"{rows} keep their bytes; {better:,} of them need not: lakestream topic repair {topic}"]
+    elif better or not done.files_written:
+        said = [f"{better:,} of {rows} have their columns now, in {plural(done.files_written, 'file')}"]
     else:
-        said = [f"topic {topic}: {better:,} of {rows} have their columns now, in {plural(done.files_written, 'file')}"]
+        said = [f"more is in columns now, in {plural(done.files_written, 'file')}; {rows} need their bytes beside them"]
     table = [
         (reason, str(schema_id or "-"), f"{count:,}", "{}/{}".format(*done.firsts[reason, schema_id]))
         for (reason, schema_id), count in done.reasons.most_common()
     ]
     if table:
         said += columns([("why they have no columns", "schema", "rows", "first at"), *table], frozenset({1, 2}))
+    said[0] = f"topic {topic}: {said[0]}"
     return [*said, *(f"not looked at: {reason}" for reason in done.left)]

@@ -56,7 +56,9 @@ class Tally:
     """What became of the values."""
 
     typed: int = 0
+    """Whose columns give them back."""
     raw: int = 0
+    """All others: they keep their bytes, beside columns or instead of them."""
     invalid: tuple[int, str] | None = None
     """The first record that is not what its topic says at all, and why."""
     _misfits: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -181,7 +183,7 @@ class _Typing:
             self._type(work, group, offsets, len(split.groups) == 1)
         is_raw = work.is_raw & is_there
         if self._part is Part.VALUE:
-            self._tally.typed += int(np.count_nonzero(work.is_typed))
+            self._tally.typed += int(np.count_nonzero(work.is_typed & ~is_raw))
             self._tally.raw += int(np.count_nonzero(is_raw))
         return _Columns(work.joined(), work.numbers, is_raw, work.is_typed)
 

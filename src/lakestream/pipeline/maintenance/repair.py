@@ -43,7 +43,7 @@ TARGET_BYTES: Final = 128 * 1024 * 1024
 @dataclass(slots=True)
 class RepairDone:
     files: int = 0
-    """Looked at that have rows with bytes."""
+    """Looked at that have rows with bytes, or keys without columns."""
     files_written: int = 0
     rows_before: int = 0
     """That kept their bytes."""
@@ -221,7 +221,7 @@ def _own_ids(table: LoadedTable) -> frozenset[int]:
 def _note(done: RepairDone, file: LiveFile, result: Result) -> None:
     if isinstance(result, NotDone):
         done.left.append(result.reason)
-    if not isinstance(result, Repaired) or not result.rows_before:
+    if not isinstance(result, Repaired) or not (result.rows_before or result.misfits or result.gone):
         return
     done.files += 1
     done.files_written += len(result.files)

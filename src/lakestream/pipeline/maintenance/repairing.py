@@ -6,7 +6,7 @@ That is the way of a consumer and then that of a move, so what comes out is what
 been known then: the same offsets, keys, headers and times, and columns instead of bytes where they give them back.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -26,7 +26,9 @@ from lakestream.errors import Corrupt
 from lakestream.model import Span
 from lakestream.pipeline.maintenance.files import TableFile
 from lakestream.pipeline.maintenance.tasks import Repair, RepairWants
-from lakestream.schemas.typing import Misfits, Wanted
+from lakestream.schemas.columns import Column
+from lakestream.schemas.matching import KEY
+from lakestream.schemas.typing import Misfits, Mode, Wanted
 from lakestream.schemas.writers import NoWriter
 
 EVERYTHING: Final = Span(0, 2**63 - 1)
@@ -45,32 +47,64 @@ class Retyped:
 
 async def retyped(file: TableFile, task: Repair, place: Callable[[int], str]) -> Retyped | RepairWants:
     """Corrupt: it has columns of others, which would be lost, or is damaged."""
-    before = await _raw_rows(file)
-    if not before:
+    before = await _raw_rows(file, task)
+    if not before and task.typing.key.mode is Mode.NONE:
         return Retyped()
     _check_own(file.footer, task)
+    full_before = await _full_rows(file, task)
     rows = _by_offset([part for group in range(len(file.footer.groups)) for part in await _rows(file, group, task)])
     typist = Typist(task.columns, task.typing)
     settings = replace(ParquetSettings.of(dict(task.writing.properties)), file_bytes_max=task.target)
+    full = _Full(_own_columns(task))
     try:
-        again, layout = typist.typed(_again(rows, file.footer, task)), task.writing.layout
+        again, layout = full.counted(typist.typed(_again(rows, file.footer, task))), task.writing.layout
         written = tuple(write_files(again, place, settings, typist.columns, layout, task.partition))
     except Wanted as wanted:
         return RepairWants(wanted.schemas, wanted.inferred)
     after = typist.tally.raw
-    keeps = after >= before or task.only_look
+    keeps = (after >= before and full.rows <= full_before) or task.only_look
     return Retyped(() if keeps else written, before, after, typist.tally.misfits())
 
 
-async def _raw_rows(file: TableFile) -> int:
-    """That have bytes instead of columns."""
-    count = 0
+async def _raw_rows(file: TableFile, task: Repair) -> int:
+    """That have bytes, in whichever place. Where values have no schema, it is theirs to have them in their column."""
+    has_schema, count = task.typing.value.mode is not Mode.NONE, 0
     for group in range(len(file.footer.groups)):
         for batch in await file.rows(group, (OFFSET_ID, RAW_VALUE_ID, VALUE_ID)):
             raw = batch.column(STREAM).field("value")
-            plain = batch.column(VALUE) if VALUE in batch.schema.names else raw
+            plain = batch.column(VALUE) if has_schema and VALUE in batch.schema.names else raw
             count += int(np.count_nonzero(np.asarray(raw.is_valid()) | np.asarray(plain.is_valid())))
     return count
+
+
+async def _full_rows(file: TableFile, task: Repair) -> int:
+    full = _Full(_own_columns(task))
+    for group in range(len(file.footer.groups)):
+        for _ in full.counted(await file.whole_rows(group, full.columns)):
+            pass
+    return full.rows
+
+
+def _own_columns(task: Repair) -> tuple[Column, ...]:
+    return tuple(column for column in task.columns if column.field_id in task.own_ids)
+
+
+@dataclass(slots=True)
+class _Full:
+    """Counts rows that have something in their columns: those of the value, and that of the key for itself."""
+
+    columns: tuple[Column, ...]
+    rows: int = 0
+
+    def counted(self, batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            by_part = {KEY: np.zeros(len(batch), np.bool_), VALUE: np.zeros(len(batch), np.bool_)}
+            for column in self.columns:
+                if column.name in batch.schema.names:
+                    is_there = np.asarray(batch.column(column.name).is_valid())
+                    by_part[KEY if column.name == KEY else VALUE] |= is_there
+            self.rows += sum(int(np.count_nonzero(one)) for one in by_part.values())
+            yield batch
 
 
 def _check_own(footer: Footer, task: Repair) -> None:

@@ -123,7 +123,10 @@ TABLE_FILES = Metric("table_files", Kind.COUNTER, "Files that this pipeline adde
 TABLE_RECORDS = Metric("table_records", Kind.COUNTER, "Records that this pipeline moved", ("topic", "pipeline"))
 TABLE_BYTES = Metric("table_moved_bytes", Kind.COUNTER, "Bytes of records that it moved", ("topic", "pipeline"))
 TABLE_TYPED_VALUES = Metric(
-    "table_typed_values", Kind.COUNTER, "Values of typed topics that became columns", ("topic", "pipeline")
+    "table_typed_values",
+    Kind.COUNTER,
+    "Values of typed topics that became columns, which give them back",
+    ("topic", "pipeline"),
 )
 TABLE_RAW_VALUES = Metric(
     "table_raw_values",

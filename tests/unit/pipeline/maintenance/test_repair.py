@@ -238,3 +238,29 @@ async def _turned_round(typed: Typed, *, tells: bool) -> None:
     )
     await objects.create(locations.key_of(new.location), [sink.getvalue()])
     await rewrite(typed.driving.catalog, loaded, Rewrite(operation="replace", gone=[old], files=[new]))
+
+
+async def test_rows_that_get_columns_and_need_their_bytes_all_the_same(typed: Typed) -> None:
+    """A list in a block that says its size, as some libraries write it, is not how it is written again."""
+    value = b"\0\0\0\0\1" + bytes([2, 1, 2, 10, 0])
+    await typed.append(value)
+    await typed.driving.rounds.run()
+    await typed.register(record(("id", "int"), ("sizes", {"type": "array", "items": "int"})))
+    done = await repair(typed)
+    assert (done.rows_before, done.rows_after, done.files_written) == (1, 1, 1)
+    (row,) = await typed.rows()
+    assert (row["id"], row["sizes"], row["_stream"]["value"]) == (1, [5], value)
+    assert (await repair(typed)).files_written == 0
+
+
+async def test_keys_whose_schema_came_late(world: World) -> None:
+    typed = await Typed.start(world, {"lakestream.key.schema": "registry"})
+    await typed.append(b"plain", b"other", keys=[VALUE, None])
+    await typed.driving.rounds.run()
+    await typed.register(V1, "t-key")
+    assert (await repair(typed)).files_written == 1
+    rows = await typed.rows()
+    assert [row["_key"] for row in rows] == [{"id": 1, "name": "a"}, None]
+    assert [(row["value"], row["_stream"]["key"]) for row in rows] == [(b"plain", VALUE), (b"other", None)]
+    assert (await repair(typed)).files_written == 0
+    typed.close()
