@@ -74,7 +74,9 @@ class Repairs:
             raise Unsupported(
                 f"topic {named.name} has no schema: set lakestream.value.schema, then its rows have columns"
             )
-        work = _Work(self._catalog, self._typed, self._job, named, prepared.table, prepared.typing, only_look)
+        work = _Work(
+            self._catalog, self._typed, self._job, self._listings, named, prepared.table, prepared.typing, only_look
+        )
         listing = await self._looked(work)
         files = _waiting(listing, done)
         seen: set[str] = set()
@@ -116,6 +118,7 @@ class _Work:
     catalog: Catalog
     typed: TypedTopics
     job: RewriteJob
+    listings: Listings
     named: NamedTopic
     table: LoadedTable
     typing: Typing
@@ -126,11 +129,22 @@ class _Work:
     async def do(self, files: Sequence[LiveFile], listing: Listing, done: RepairDone) -> None:
         results = await self._results(files, listing)
         good = [one for one in results.values() if isinstance(one, Repaired)]
-        gone = {location for one in good for location in one.gone}
-        if gone:
-            await self._commit([file for file in files if file.location in gone], good, listing)
+        replaced = {location for one in good for location in one.gone}
+        if replaced:
+            await self._commit([file for file in files if file.location in replaced], good, listing)
+        failed = [file for file in files if isinstance(results[file.location], NotDone)]
+        gone = await self._gone(failed) if failed else frozenset()
         for file in files:
-            _note(done, file, results[file.location])
+            if file.location not in gone:
+                _note(done, file, results[file.location])
+        if gone:
+            raise FilesChanged(f"{len(gone)} files were replaced by others while they were read")
+
+    async def _gone(self, files: Sequence[LiveFile]) -> frozenset[str]:
+        """Of files that could not be read those that are no files of the table any more: their rows are elsewhere."""
+        table = await self.catalog.load_id(self.table.table_id)
+        there = {file.location for file in (await self.listings.of_main(table.metadata)).data}
+        return frozenset(file.location for file in files) - there
 
     async def _results(self, files: Sequence[LiveFile], listing: Listing) -> dict[str, Result]:
         """By file. What workers want to know they are told, and they try again."""

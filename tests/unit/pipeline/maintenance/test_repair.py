@@ -54,11 +54,10 @@ class Interrupted(LocalRewrites):
         self._others = others
 
     async def run(self, tasks: Sequence[Task]) -> list[Result]:
-        results = await super().run(tasks)
         others, self._others = self._others, None
         if others is not None:
             await others()
-        return results
+        return await super().run(tasks)
 
 
 async def repair(
@@ -169,6 +168,27 @@ async def test_what_others_move_meanwhile_is_looked_at_too(typed: Typed) -> None
     done = await repair(typed, others=others)
     assert (done.left, done.rows_before, done.rows_after) == ([], 1, 1)
     assert [(row.get("name"), row.get("x")) for row in await typed.rows()] == [("a", None), ("b", 7), (None, None)]
+
+
+async def test_a_file_that_others_replaced_and_removed(typed: Typed) -> None:
+    await typed.append(VALUE, b"never")
+    await typed.driving.rounds.run()
+    await typed.register(V1)
+    (before,) = await data_files(typed)
+
+    async def others() -> None:
+        await repair(typed)
+        await typed.world.objects.delete([before])
+
+    done = await repair(typed, others=others)
+    assert (done.left, done.rows_before, done.rows_after) == ([], 1, 1)
+
+
+async def data_files(typed: Typed) -> list[str]:
+    """Their keys."""
+    table = await typed.driving.catalog.load_id(typed.partition.topic_id)
+    listing = await Listings(typed.world.objects, Locations(ROOT)).of_main(table.metadata)
+    return [Locations(ROOT).key_of(file.location) for file in listing.data]
 
 
 async def test_files_with_columns_of_others_are_left(typed: Typed) -> None:
