@@ -19,6 +19,7 @@ from lakestream.data.log.inspect import Inspector
 from lakestream.errors import LakestreamError
 from lakestream.metadata.claims import Medium
 from lakestream.model import PartitionId
+from lakestream.pipeline.delta.mirror import DeltaMirror
 from lakestream.pipeline.plan import PlanSettings
 from lakestream.testing.memory_segments import MemorySegments
 
@@ -121,19 +122,20 @@ async def check_move(world: World) -> None:
         await machine.call(pipeline.repair_all())
         await machine.call(pipeline.mirror_all())
         check_delta(world)
-        await machine.call(_without_orphans(world, hosts[0]))
+        await machine.call(_without_orphans(world, hosts[0], pipeline.mirror))
     except LakestreamError as error:
         world.witness.accuse("a calm pipeline works", repr(error))
         return
     check_left(world)
 
 
-async def _without_orphans(world: World, host: Host) -> None:
+async def _without_orphans(world: World, host: Host, mirror: DeltaMirror) -> None:
     """Of commits of which nobody learned what became, files are left, which maintenance removes some day."""
     listings = Listings(host.objects, host.catalog.locations)
     for table_id in world.witness.tables.known():
         with suppress(NoSuchTable):
-            await remove_orphans(host.catalog, table_id, listings, await host.metadata.now_ms(), OLD_SOON)
+            kept = await mirror.listed(await host.catalog.load_id(table_id))
+            await remove_orphans(host.catalog, table_id, listings, await host.metadata.now_ms(), OLD_SOON, kept=kept)
 
 
 def check_left(world: World) -> None:
