@@ -236,6 +236,20 @@ async def test_transitive_ones_ask_all_versions(registry: SchemaRegistry, level:
         await registry.troubles(wanted("a", "x"), 7)
 
 
+@pytest.mark.parametrize(("level", "new"), [("FORWARD", ("x",)), ("FULL", ("x", "z?"))])
+async def test_transitive_ones_of_the_other_directions(
+    registry: SchemaRegistry, level: str, new: tuple[str, ...]
+) -> None:
+    """What the first version cannot read, and the second can."""
+    await configure(registry, "a", compatibilityLevel="NONE")
+    await put(registry, "a", "x", "y")
+    await put(registry, "a", "x", "y?")
+    await configure(registry, "a", compatibilityLevel=level)
+    assert await registry.troubles(wanted("a", *new), None) == []
+    await configure(registry, "a", compatibilityLevel=f"{level}_TRANSITIVE")
+    assert await registry.troubles(wanted("a", *new), None)
+
+
 async def test_a_subject_without_versions_goes_with_everything(registry: SchemaRegistry) -> None:
     assert await registry.troubles(wanted("new", "x"), None) == []
     assert await registry.troubles(wanted("new", "x"), LATEST) == []
