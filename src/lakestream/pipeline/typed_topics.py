@@ -154,20 +154,20 @@ class TypedTopics:
     def forget(self, topic_id: str) -> None:
         self._topics.pop(topic_id, None)
 
-    async def prepare(self, named: NamedTopic, table: LoadedTable) -> Prepared:
+    async def prepare(self, named: NamedTopic, table: LoadedTable, *, may_change: bool = True) -> Prepared:
         """What the moves of a topic are told. None: it has no schemas, and never had."""
         settings = read_settings(named.topic.settings)
         has_value = any(one["id"] == VALUE_ID for one in table_schema(table.metadata)["fields"])
         choices = {Part.VALUE: settings.value_schema, Part.KEY: settings.key_schema}
         if all(choice.mode is Mode.NONE for choice in choices.values()) and has_value:
             return Prepared(table, None)
-        if settings.value_schema.mode is Mode.NONE and not has_value:
+        if settings.value_schema.mode is Mode.NONE and not has_value and may_change:
             table, _ = await evolve(self._catalog, table.table_id, with_value)
         topic = await self._topic(table.table_id)
         numbers: dict[Part, int] = {}
         for part, choice in choices.items():
             if choice.mode in (Mode.LATEST, Mode.FIXED):
-                table, numbers[part] = await self._chosen(topic, named.name, table, part, choice)
+                table, numbers[part] = await self._chosen(topic, named.name, table, part, choice, may_change)
         return Prepared(table, self._typing(topic, settings, numbers))
 
     async def mend(self, named: NamedTopic, table: LoadedTable, *, may_change: bool = True) -> Prepared:
@@ -179,7 +179,7 @@ class TypedTopics:
             for writer in side.current():
                 if may_change and _lacks_some(writer.columns):
                     table = await self._bind_again(topic, table, part, writer)
-        return await self.prepare(named, table)
+        return await self.prepare(named, table, may_change=may_change)
 
     async def learn(
         self,
@@ -240,7 +240,7 @@ class TypedTopics:
         return known
 
     async def _chosen(
-        self, topic: _Topic, name: str, table: LoadedTable, part: Part, choice: SchemaChoice
+        self, topic: _Topic, name: str, table: LoadedTable, part: Part, choice: SchemaChoice, may_change: bool
     ) -> tuple[LoadedTable, int]:
         """The writer of values that have nothing in front; 0: there is no such schema."""
         subject = choice.subject or f"{name}-{part.value}"
@@ -252,6 +252,8 @@ class TypedTopics:
                 found = await self._registry.version(subject, choice.version)
             writer = _unnumbered(found.source, found.id)
             if (known := side.same(writer)) is None:
+                if not may_change:
+                    return table, 0
                 schema = await self._read(found.source, ())
                 table, known = await self._have(topic, table, part, writer, _shaped(schema))
         except (Missing, Rejected) as error:

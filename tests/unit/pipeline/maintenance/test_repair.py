@@ -260,6 +260,19 @@ async def _turned_round(typed: Typed, *, tells: bool) -> None:
     await rewrite(typed.driving.catalog, loaded, Rewrite(operation="replace", gone=[old], files=[new]))
 
 
+async def test_a_look_changes_nothing(world: World) -> None:
+    typed = await Typed.start(world, {"lakestream.value.schema": "latest"})
+    await typed.append(VALUE[5:])
+    await typed.driving.rounds.run()
+    before = await typed.columns()
+    await typed.register(V1)
+    looked = await repair(typed, only_look=True)
+    assert (looked.rows_before, looked.rows_after, await typed.columns()) == (1, 1, before)
+    done = await repair(typed)
+    assert (done.rows_before, done.rows_after, list(await typed.columns())) == (1, 0, ["id", "name"])
+    typed.close()
+
+
 async def test_rows_that_get_columns_and_need_their_bytes_all_the_same(typed: Typed) -> None:
     """A list in a block that says its size, as some libraries write it, is not how it is written again."""
     value = b"\0\0\0\0\1" + bytes([2, 1, 2, 10, 0])
