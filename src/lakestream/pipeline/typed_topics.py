@@ -141,6 +141,8 @@ class _Side:
 class _Topic:
     sides: Mapping[Part, _Side]
     read_ms: int
+    taken_over: bool = True
+    """Writers of others: who made them had widened the table before, so it is to be looked at again."""
 
 
 class TypedTopics:
@@ -168,7 +170,7 @@ class TypedTopics:
         for part, choice in choices.items():
             if choice.mode in (Mode.LATEST, Mode.FIXED):
                 table, numbers[part] = await self._chosen(topic, named.name, table, part, choice, may_change)
-        return Prepared(table, self._typing(topic, settings, numbers))
+        return Prepared(await self._wide_enough(topic, table), self._typing(topic, settings, numbers))
 
     async def mend(self, named: NamedTopic, table: LoadedTable, *, may_change: bool = True) -> Prepared:
         """As `prepare`, for who types rows of the table anew: what nobody knew is looked for again, and fields that had
@@ -200,7 +202,7 @@ class TypedTopics:
             writer = Writer(side.free_number(), inferred.format, inferred.text, style=inferred.style)
             table, _ = await self._have(topic, table, inferred.part, writer, _Shaped(inferred.shape, has_schema=False))
         numbers = {Part.VALUE: typing.value.number, Part.KEY: typing.key.number}
-        return Prepared(table, self._typing(topic, settings, numbers))
+        return Prepared(await self._wide_enough(topic, table), self._typing(topic, settings, numbers))
 
     def _typing(self, topic: _Topic, settings: TopicSettings, numbers: Mapping[Part, int]) -> Typing:
         sides, now_ms = topic.sides.values(), self._clock.now_ms()
@@ -236,8 +238,16 @@ class TypedTopics:
         elif now_ms - known.read_ms >= WRITERS_AGAIN_MS:
             found, known.read_ms = await self._catalog.writers.all(topic_id), now_ms
             for part, side in known.sides.items():
+                known.taken_over |= not found.of(part).keys() <= side.writers.keys()
                 side.writers.update(found.of(part))
         return known
+
+    async def _wide_enough(self, topic: _Topic, table: LoadedTable) -> LoadedTable:
+        """The table as it was when the newest writer came, or later: its columns hold what all writers write."""
+        if topic.taken_over:
+            table = await self._catalog.load_id(table.table_id, confirmed=True)
+            topic.taken_over = False
+        return table
 
     async def _chosen(
         self, topic: _Topic, name: str, table: LoadedTable, part: Part, choice: SchemaChoice, may_change: bool
@@ -302,7 +312,7 @@ class TypedTopics:
         table, made = await self._grown(side, table, part, shaped)
         for reason in made.reasons[:REASONS_TOLD]:
             log.warning("pipeline.no_column table=%s schema=%d reason=%s", table.name, wanted.schema_id, reason)
-        writer = await self._record(side, table.table_id, part, wanted, made)
+        writer = await self._record(topic, part, table.table_id, wanted, made)
         side.shaped[writer.number] = shaped
         return table, writer
 
@@ -315,7 +325,7 @@ class TypedTopics:
         table, made = await self._grown(side, table, part, shaped)
         if made.bounds != writer.columns:
             again = _numbered(writer, side.free_number(), made)
-            stored = await self._record(side, table.table_id, part, again, made)
+            stored = await self._record(topic, part, table.table_id, again, made)
             side.shaped[stored.number] = shaped
         return table
 
@@ -329,13 +339,15 @@ class TypedTopics:
 
         return await evolve(self._catalog, table.table_id, growing)
 
-    async def _record(self, side: _Side, topic_id: str, part: Part, wanted: Writer, made: Grown) -> Writer:
+    async def _record(self, topic: _Topic, part: Part, topic_id: str, wanted: Writer, made: Grown) -> Writer:
         """Under a number that nobody has. Another driver may be at it too, also for the same."""
+        side = topic.sides[part]
         number = wanted.number or side.free_number()
         for _ in range(WRITERS_MAX):
             writer = _numbered(wanted, number, made)
             stored = await self._catalog.writers.create(topic_id, part, writer)
             side.writers[stored.number] = stored
+            topic.taken_over |= stored != writer
             if _essence(stored) == _essence(wanted):
                 return stored
             number = side.free_number()

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from tests.unit.data.brokers import World
-from tests.unit.pipeline.driving import Driving
+from tests.unit.pipeline.driving import Driving, read_here
 from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 
 from lakestream.catalog.shapes import schema_of
 from lakestream.catalog.updates import AddSchema, SetCurrentSchema
-from lakestream.pipeline.typed_topics import UNKNOWN_AGAIN_MS
+from lakestream.coordination.schemas.shelf import SchemaShelf
+from lakestream.metadata.topics import NamedTopic
+from lakestream.pipeline.typed_topics import UNKNOWN_AGAIN_MS, TypedTopics
 from lakestream.schemas.model import Format
 
 
@@ -285,3 +287,19 @@ async def test_plain_json_is_widened_as_it_comes(world: World) -> None:
 
 def _struct_of(name: str, number: int) -> dict[str, Any]:
     return {"type": "struct", "fields": [{"id": number, "name": name, "required": False, "type": "string"}]}
+
+
+async def test_a_table_that_another_driver_widened_meanwhile_is_looked_at_again(typed: Typed) -> None:
+    """Who knows the newer writer must not write its numbers into the column as it was before."""
+    narrow, wide = record(("id", "int")), record(("id", "long"))
+    catalog, topic_id = typed.driving.catalog, typed.partition.topic_id
+    await typed.append(encoded(narrow, {"id": 1}, await typed.register(narrow)))
+    await typed.driving.rounds.run()
+    before = await catalog.load_id(topic_id)
+    await typed.append(encoded(wide, {"id": 2**40}, await typed.register(wide)))
+    await typed.driving.rounds.run()
+    other = TypedTopics(catalog, SchemaShelf(typed.world.server.client()), typed.world.clock, read_here)
+    prepared = await other.prepare(NamedTopic("t", await typed.world.topics.get("t")), before)
+    assert prepared.typing is not None
+    assert len(prepared.typing.value.writers) == 2
+    assert [one["type"] for one in schema_of(prepared.table.metadata)["fields"] if one["name"] == "id"] == ["long"]
