@@ -45,6 +45,11 @@ PLACES: Final = [Place("orders", 0), Place("orders", 1), Place("orders", 2), Pla
 TOPICS: Final = sorted({place.topic for place in PLACES})
 LATE: Final = Place("late", 0)
 """Of a topic that comes into being in the middle of the storm, when a producer first writes to it."""
+ARRANGED: Final = {
+    "lakestream.table.partition": "_stream.partition, bucket(3, _stream.key)",
+    "lakestream.table.sort": "_stream.timestamp desc",
+}
+SETTINGS: Final = {topic: BOTH | (ARRANGED if topic == "orders" else {}) for topic in TOPICS}
 PRODUCERS: Final = 3
 PACE_S: Final = 0.02
 SHOWN_MAX: Final = 20
@@ -178,7 +183,7 @@ async def test_log_table_and_consumers_agree_after_a_storm(stores: str, tmp_path
         client = Confluent(cluster.bootstrap)
         for topic in TOPICS:
             partitions = sum(place.topic == topic for place in PLACES)
-            await asyncio.to_thread(client.create_topic, topic, partitions, BOTH)
+            await asyncio.to_thread(client.create_topic, topic, partitions, SETTINGS[topic])
         open_places = list(PLACES)
         producers = [Producer(number, cluster.bootstrap, open_places, PACE_S) for number in range(PRODUCERS)]
         consumers = [Consumer(f"consumer-{topic}", cluster.bootstrap, places_of(topic)) for topic in TOPICS]
