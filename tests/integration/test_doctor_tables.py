@@ -380,7 +380,7 @@ async def _commit_foreign(catalog: Catalog, metadata: Json, file: FileDescriptio
         added_snapshot_id=number,
         added_files_count=1,
         added_rows_count=file.record_count,
-        partitions=partition_summary(layout, [file.partition]),
+        partitions=partition_summary(layout, [file]),
     )
     snapshot = {
         "snapshot-id": number,

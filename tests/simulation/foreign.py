@@ -219,7 +219,7 @@ def _manifest(location: str, body: bytes, base: Json, snapshot_id: int, files: l
         added_snapshot_id=snapshot_id,
         added_files_count=len(files),
         added_rows_count=sum(file.record_count for file in files),
-        partitions=partition_summary(layout, [file.partition for file in files]),
+        partitions=partition_summary(layout, files),
     )
 
 

@@ -204,10 +204,8 @@ def _writers(schema_text: str) -> tuple[Write, Write]:
     return writer({**schema, "fields": head}), writer(data_file["type"])
 
 
-def partition_summary(layout: Layout, files: Sequence[FileDescription | int]) -> list[dict[int, Any]]:
-    """A number stands for a file of that partition of the stream, where the table is partitioned by it alone."""
-    values = [(one,) if isinstance(one, int) else layout.values_of(one) for one in files]
-    return summed_up(layout.kinds, values)
+def partition_summary(layout: Layout, files: Sequence[FileDescription]) -> list[dict[int, Any]]:
+    return summed_up(layout.kinds, [layout.values_of(file) for file in files])
 
 
 def read_entries(body: Buffer, location: str) -> Iterator[dict[int, Any]]:

@@ -35,9 +35,9 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0
     bytes: int = 0
     typed: int = 0
-    """Values that became columns."""
+    """Values that became columns, which give them back."""
     raw: int = 0
-    """Values that keep their bytes, although they should be columns: these do not give them back, or there are none."""
+    """All others of typed topics: they keep their bytes, beside columns or instead of them."""
     misfit: str = ""
     """Why values had no columns, most of them the last time that there were any."""
     unmet: str = ""

@@ -51,7 +51,6 @@ async def retyped(file: TableFile, task: Repair, place: Callable[[int], str]) ->
     if not before and task.typing.key.mode is Mode.NONE:
         return Retyped()
     _check_own(file.footer, task)
-    full_before = await _full_rows(file, task)
     rows = _by_offset([part for group in range(len(file.footer.groups)) for part in await _rows(file, group, task)])
     typist = Typist(task.columns, task.typing)
     settings = replace(ParquetSettings.of(dict(task.writing.properties)), file_bytes_max=task.target)
@@ -62,7 +61,7 @@ async def retyped(file: TableFile, task: Repair, place: Callable[[int], str]) ->
     except Wanted as wanted:
         return RepairWants(wanted.schemas, wanted.inferred)
     after = typist.tally.raw
-    keeps = (after >= before and full.rows <= full_before) or task.only_look
+    keeps = task.only_look or (after >= before and full.rows <= await _full_rows(file, task))
     return Retyped(() if keeps else written, before, after, typist.tally.misfits())
 
 
