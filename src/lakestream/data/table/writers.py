@@ -29,10 +29,11 @@ class WriterRecords(Protocol):
 class KnownWriters:
     def __init__(self, records: WriterRecords) -> None:
         self._records = records
-        self._tables: OrderedDict[str, dict[int, Writer]] = OrderedDict()
+        self._tables: OrderedDict[str, Mapping[int, Writer]] = OrderedDict()
 
-    async def of(self, topic_id: str) -> dict[int, Writer]:
-        """Of values, by number: grows while somebody has it."""
+    async def of(self, topic_id: str) -> Mapping[int, Writer]:
+        """Of values, by number. It does not grow while somebody has it: who reads the columns of these writers must not
+        meet another one when it makes values of them."""
         known = self._tables.get(topic_id)
         if known is None:
             found = await self._records.all(topic_id)
@@ -58,4 +59,4 @@ class KnownWriters:
                 f"table {table.name} has rows that writer {number} typed, and nobody knows it ({error}): restore the"
                 " metadata store's record from a backup"
             ) from error
-        (await self.of(table.topic_id))[number] = writer
+        self._tables[table.topic_id] = {**await self.of(table.topic_id), number: writer}
