@@ -61,7 +61,7 @@ def ends_of(ranges: Sequence[MovedRange], starts: Mapping[int, int]) -> dict[int
 
 def check_files(files: Sequence[FileDescription], ranges: Sequence[MovedRange]) -> None:
     """Rejected: a file holds what none of the ranges covers, or two hold the same. None of it may reach a table. Files
-    of several partitions of the table share a range, but not its rows."""
+    of several partitions of the table share a range, but not its rows; so do those that are not sorted by offset."""
     for moved in ranges:
         if not 0 <= moved.start < moved.end:
             raise Rejected(f"{moved} is no range of offsets")
@@ -72,7 +72,7 @@ def check_files(files: Sequence[FileDescription], ranges: Sequence[MovedRange]) 
         before = last.get((file.partition, file.spec_id, file.values))
         if not 0 < file.record_count <= file.offset_last - file.offset_first + 1:
             raise Rejected(f"{file.location} cannot hold {file.record_count} records of [{_span(file)}]")
-        if before and before.offset_last >= file.offset_first:
+        if before and before.offset_last >= file.offset_first and (before.order_id is None or file.order_id is None):
             raise Rejected(f"{file.location} [{_span(file)}] overlaps {before.location} [{_span(before)}]")
         if not _is_covered(file, covered):
             raise Rejected(f"{file.location} holds [{_span(file)}], which no range that is moved covers")

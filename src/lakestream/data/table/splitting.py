@@ -132,12 +132,14 @@ class _Splitting:
         offsets = _offsets(window)
         self._check(offsets)
         codes, groups = grouped(window, self._columns, self._layout.cuts, self._partition)
-        stamps = [self._stamp(values) for values in groups]
+        stamps: dict[Stamp, int] = {}
+        # Several groups may have one stamp: what is too many shares a file, and is in order there, too.
+        codes = np.array([stamps.setdefault(self._stamp(values), len(stamps)) for values in groups], np.int64)[codes]
         keys = sort_keys(window, self._columns, self._layout.sort)
         places = np.lexsort((offsets, *keys, codes)) if keys else np.argsort(codes, kind="stable")
         in_order = bool((np.diff(places) == 1).all())
         rows = (window if in_order else picked(window, places)).cast(self._leaves.schema)
-        borders = np.searchsorted(codes[places], np.arange(len(groups) + 1))
+        borders = np.searchsorted(codes[places], np.arange(len(stamps) + 1))
         for code, stamp in enumerate(stamps):
             yield stamp, rows.slice(borders[code], borders[code + 1] - borders[code])
 

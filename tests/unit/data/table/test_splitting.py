@@ -130,6 +130,23 @@ def test_very_many_partitions_share_a_file(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(made.files) == 100, "there is no other spec for them"
 
 
+def test_the_file_that_many_partitions_share_is_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows lie across one another."""
+    monkeypatch.setattr(splitting, "PARTITIONS_MAX", 2)
+    values = [at % 7 for at in range(100)]
+    batches, columns = typed(INT, values)
+    made = Made().write(batches, columns, FileLayout(1, (by(C, INT),)), window=2_000)
+    assert made.offsets() == list(range(100))
+    (rest,) = [rows for file, rows in zip(made.files, made.rows, strict=True) if file.spec_id is None]
+    assert [row["c"] for row in rest] == [value for value in values if value > 1]
+    layout = FileLayout(1, (by(C, INT),), 3, (SortKey(by(OFFSET_ID, Primitive(Kind.LONG)), True, True),))
+    made = Made().write(batches, columns, layout, window=2_000)
+    assert made.offsets() == list(range(100))
+    for rows in made.rows:
+        offsets = [row["_stream"]["offset"] for row in rows]
+        assert offsets == sorted(offsets, reverse=True)
+
+
 def test_numbers_that_are_none_are_one_partition() -> None:
     other = float(np.array([0xFFF8_0000_0000_0001], np.uint64).view(np.float64)[0])
     made = Made().write(*typed(DOUBLE, [math.nan, -math.nan, other, None, 1.5, 0.0]), FileLayout(1, (by(C, DOUBLE),)))
@@ -217,6 +234,7 @@ def test_a_large_window_is_several_files_in_order() -> None:
     made = Made().write(*typed(INT, values), layout, file_bytes_max=3_000, group_bytes_max=1_000)
     assert len(made.files) > 2
     assert [row["c"] for rows in made.rows for row in rows] == sorted(values)
+    check_files(made.files, [MovedRange(0, 0, 500)])
 
 
 def test_a_file_says_how_it_is_sorted() -> None:
