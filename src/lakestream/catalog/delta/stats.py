@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +21,8 @@ NAN_COUNTS: Final = 137
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND_US: Final = 1_000
+_DIGITS: Final = Context(prec=40)
+"""More than a decimal has: Python's own are 28, and would round a bound to the wrong side."""
 
 
 def stats_of(data_file: Mapping[int, Any], schema: Json, names: Mapping[int, str]) -> str:
@@ -82,7 +84,7 @@ def _value(kind: str, raw: bytes, is_upper: bool) -> Any:
             return _time(_number(raw), is_upper) + ("Z" if kind == "timestamptz" else "")
     if kind.startswith("decimal("):
         scale = int(kind.rstrip(")").partition(",")[2])
-        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale)
+        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _DIGITS)
     return None
 
 

@@ -43,6 +43,12 @@ def value(kind: str, one: Any) -> bytes:
         ("string", b"a", "ü".encode(), ("a", "ü")),
         ("string", b"\xff", b"z", (None, "z")),
         ("decimal(20, 2)", -150, 10**19, (Decimal("-1.50"), Decimal("100000000000000000.00"))),
+        (
+            "decimal(38, 10)",
+            1 - 10**38,
+            10**38 - 1,
+            (Decimal(f"-{'9' * 28}.{'9' * 10}"), Decimal(f"{'9' * 28}.{'9' * 10}")),
+        ),
         ("binary", b"a", b"b", (None, None)),
         ("boolean", False, True, (None, None)),
     ],
