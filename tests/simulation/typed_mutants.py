@@ -57,8 +57,9 @@ async def _bind_over(self: TypedTopics, topic: Any, table: LoadedTable, part: Pa
         return table
     table, made = await self._grown(side, table, part, side.shaped[writer.number])
     if made.bounds != writer.columns:
-        again = typed_topics._numbered(writer, writer.number, made)
-        side.writers[writer.number] = await _store_over(self._catalog.writers, table.table_id, part, again)
+        again, writers = typed_topics._numbered(writer, writer.number, made), self._catalog.writers
+        assert isinstance(writers, Writers)
+        side.writers[writer.number] = await _store_over(writers, table.table_id, part, again)
     return table
 
 

@@ -10,21 +10,23 @@ no records any more (topic_shape.py), whereas columns of others may come and go.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from lakestream.catalog.bound_columns import BOUND, bound_ids, text_of_ids
-from lakestream.catalog.catalog import Catalog, LoadedTable
+from lakestream.catalog.catalog import LoadedTable
 from lakestream.catalog.draft import LAST_ADDED
 from lakestream.catalog.parquet_names import parquet_names
 from lakestream.catalog.shapes import Json, schema_of
 from lakestream.catalog.topic_layout import VALUE, VALUE_ID
 from lakestream.catalog.topic_shape import check_columns
 from lakestream.catalog.updates import AddSchema, RemoveSchemas, SetCurrentSchema, SetProperties, Update
+from lakestream.metadata.typed import TableWriters
 from lakestream.schemas.columns import Column, columns_of, iceberg_fields
 from lakestream.schemas.growing import Grown, beside_stream
 from lakestream.schemas.matching import FIRST_FREE_ID
 from lakestream.schemas.shape import Kind, Primitive
-from lakestream.schemas.writers import Bound
+from lakestream.schemas.typing import Part
+from lakestream.schemas.writers import Bound, Writer
 
 SCHEMAS_MAX: Final = 20
 """More of them, and those go that no snapshot names: a table whose JSON has ever new fields would keep them all."""
@@ -33,7 +35,26 @@ Grow = Callable[[Sequence[Column], int], Grown]
 """Columns as they are and the first field id that nobody has, to what they have to be."""
 
 
-async def evolve(catalog: Catalog, table_id: str, grow: Grow) -> tuple[LoadedTable, Grown]:
+class EvolvingWriters(Protocol):
+    """As `metadata/typed.py:Writers`."""
+
+    async def all(self, topic_id: str, *, confirmed: bool = False) -> TableWriters: ...
+
+    async def create(self, topic_id: str, part: Part, writer: Writer) -> Writer: ...
+
+
+class Evolving(Protocol):
+    """What typed tables grow in: the catalog; or a sheet of paper, for who only wants to know what would be."""
+
+    @property
+    def writers(self) -> EvolvingWriters: ...
+
+    async def load_id(self, table_id: str, *, confirmed: bool = False) -> LoadedTable: ...
+
+    async def change(self, table_id: str, updates_for: Callable[[Json], Sequence[Update]]) -> LoadedTable: ...
+
+
+async def evolve(catalog: Evolving, table_id: str, grow: Grow) -> tuple[LoadedTable, Grown]:
     """The table with these columns. TableAltered: a column is gone that its rows need. Else as `Catalog.change`."""
     made: list[Grown] = []
 

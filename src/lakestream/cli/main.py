@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, Command] = {
         "the tables that topics become",
         words={
             "refresh": Command("wait until a table has everything that was acknowledged", "table:configure_refresh"),
-            "rejects": Command("rows that keep their bytes, and why", "repair:configure_rejects"),
+            "rejects": Command("dead letters: rows without columns, and why", "rejects:configure"),
         },
     ),
     "schema": Command(

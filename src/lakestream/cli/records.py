@@ -33,9 +33,9 @@ def shown(record: Record, offset: int) -> str:
             "partition": record.partition,
             "offset": offset,
             "timestamp": record.timestamp_ms,
-            "key": _shown(record.key),
-            "value": _shown(record.value),
-            "headers": [[name, _shown(value)] for name, value in record.headers],
+            "key": shown_bytes(record.key),
+            "value": shown_bytes(record.value),
+            "headers": [[name, shown_bytes(value)] for name, value in record.headers],
         },
         ensure_ascii=False,
     )
@@ -71,7 +71,7 @@ def from_line(line: bytes, separator: bytes | None) -> Record:
     return Record(key, value)
 
 
-def _shown(data: Bytes) -> Any:
+def shown_bytes(data: Bytes) -> Any:
     if data is None:
         return None
     try:

@@ -1,18 +1,18 @@
-"""`lakestream topic repair` and `lakestream table rejects`: rows of typed tables that keep their bytes.
+"""`lakestream topic repair`: rows that need their bytes no longer get their columns, at the same offsets.
 
-Both open the stores as a pipeline does, and work in this process: no Spark is needed, nor a broker. `rejects` only
-looks: which rows have bytes, and why they would have them if they were typed now. `repair` gives those that need them
-no longer their columns, at the same offsets.
+Opens the stores as a pipeline does, and works in this process: no Spark is needed, nor a broker. What could be
+repaired, and what not and why, is shown before by `lakestream table rejects` (rejects.py).
 """
 
 import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.opening import open_catalog
 from lakestream.cli.options import add_options, settings_of
 from lakestream.cli.text import columns, plural
@@ -27,54 +27,51 @@ from lakestream.settings import Settings
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    _common(parser, only_look=False)
-
-
-def configure_rejects(parser: argparse.ArgumentParser) -> None:
-    _common(parser, only_look=True)
-
-
-def _common(parser: argparse.ArgumentParser, *, only_look: bool) -> None:
     parser.add_argument("topic")
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
-    parser.set_defaults(run=run, only_look=only_look)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = settings_of(arguments)
-    done = asyncio.run(_done(settings, arguments.topic, only_look=arguments.only_look))
+    done = asyncio.run(_done(settings_of(arguments), arguments.topic))
     if arguments.json:
         print(json.dumps(_as_json(arguments.topic, done)))
     else:
-        for line in _lines(arguments.topic, done, only_look=arguments.only_look):
+        for line in _lines(arguments.topic, done):
             print(line)
     return 1 if done.left else 0
 
 
-class _Opened(NamedTuple):
-    repairs: Repairs
-    topics: Topics
-
-
-async def _done(settings: Settings, topic: str, *, only_look: bool) -> RepairDone:
-    async with _opened(settings) as opened:
-        named = NamedTopic(topic, await opened.topics.get(topic))
-        progress = _progress if sys.stderr.isatty() else None
-        return await opened.repairs.run(named, only_look=only_look, progress=progress)
-
-
-@asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[_Opened]:
+async def _done(settings: Settings, topic: str) -> RepairDone:
     # Here and not above: whoever asks for help does not wait for the kernels.
     from lakestream.pipeline.maintenance.work import Rewriting
 
+    async with opened(settings, topic) as its:
+        typed = TypedTopics(its.catalog, its.registry, its.catalog.clock)
+        job = LocalRewrites(Rewriting(its.catalog.objects, its.catalog.locations, its.catalog.ids))
+        return await Repairs(its.catalog, typed, job).run(its.named, progress())
+
+
+class Opened(NamedTuple):
+    named: NamedTopic
+    catalog: Catalog
+    registry: SchemaShelf
+
+
+@asynccontextmanager
+async def opened(settings: Settings, topic: str) -> AsyncIterator[Opened]:
+    """Missing: there is no such topic."""
     clock, ids = SystemClock(), RandomIds()
     async with open_stores(settings, clock, ids) as stores:
         catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, clock, ids)
-        typed = TypedTopics(catalog, SchemaShelf(stores.metadata), clock)
-        job = LocalRewrites(Rewriting(stores.objects, catalog.locations, ids))
-        yield _Opened(Repairs(catalog, typed, job), Topics(stores.metadata))
+        named = NamedTopic(topic, await Topics(stores.metadata).get(topic))
+        yield Opened(named, catalog, SchemaShelf(stores.metadata))
+
+
+def progress() -> Callable[[int, int], None] | None:
+    """How far it is, for who looks on."""
+    return _progress if sys.stderr.isatty() else None
 
 
 def _progress(seen: int, files: int) -> None:
@@ -101,12 +98,10 @@ def _as_json(topic: str, done: RepairDone) -> dict[str, object]:
     }
 
 
-def _lines(topic: str, done: RepairDone, *, only_look: bool) -> list[str]:
+def _lines(topic: str, done: RepairDone) -> list[str]:
     rows, better = plural(done.rows_before, "row"), done.rows_before - done.rows_after
     if not done.rows_before and not done.files_written:
         said = ["every value has its columns"]
-    elif only_look:
-        said = [f"{rows} keep their bytes; {better:,} of them need not: lakestream topic repair {topic}"]
     elif better or not done.files_written:
         said = [f"{better:,} of {rows} have their columns now, in {plural(done.files_written, 'file')}"]
     else:

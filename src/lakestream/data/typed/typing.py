@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -51,6 +51,20 @@ NO_SHAPE: Final = "it is no JSON that could have columns"
 Mask = NDArray[np.bool_]
 
 
+class Note(NamedTuple):
+    """Values, or keys, that have no columns, or not all of theirs, for one reason."""
+
+    part: Part
+    reason: str
+    schema_id: int
+    """That stands in front of them; 0: none does."""
+    offsets: Longs
+
+    @property
+    def said(self) -> str:
+        return f"key: {self.reason}" if self.part is Part.KEY else self.reason
+
+
 @dataclass(slots=True)
 class Tally:
     """What became of the values."""
@@ -61,13 +75,18 @@ class Tally:
     """All others: they keep their bytes, beside columns or instead of them."""
     invalid: tuple[int, str] | None = None
     """The first record that is not what its topic says at all, and why."""
+    notes: "list[Note] | None" = None
+    """Which values are misfits, each of them, where somebody wants to know; who does takes them away in time."""
     _misfits: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
-    def misfit(self, reason: str, schema_id: int, count: int, offset: int, *, is_invalid: bool) -> None:
+    def misfit(self, note: "Note", *, is_invalid: bool) -> None:
+        reason, schema_id, first = note.said, note.schema_id, int(note.offsets.min())
         if is_invalid:
-            self.invalid = min((offset, reason), self.invalid or (offset, reason))
-        known, first = self._misfits.get((reason, schema_id), (0, offset))
-        self._misfits[reason, schema_id] = known + count, min(first, offset)
+            self.invalid = min((first, reason), self.invalid or (first, reason))
+        known, offset = self._misfits.get((reason, schema_id), (0, first))
+        self._misfits[reason, schema_id] = known + int(note.offsets.size), min(first, offset)
+        if self.notes is not None:
+            self.notes.append(note)
 
     def misfits(self) -> tuple[Misfits, ...]:
         found = [Misfits(reason, number, *facts) for (reason, number), facts in self._misfits.items()]
@@ -77,11 +96,17 @@ class Tally:
 class Typist:
     """Of one move."""
 
-    def __init__(self, columns: Sequence[Column], typing: Typing, codecs: Callable[[Writer], Codec] = codec_of) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        typing: Typing,
+        codecs: Callable[[Writer], Codec] = codec_of,
+        tally: Tally | None = None,
+    ) -> None:
         self._typing = typing
         self.columns = written_columns(columns, typing)
         """Those that the rows have which come out: parquet.py is to be told the same."""
-        self.tally = Tally()
+        self.tally = tally or Tally()
         self._step = min(ROWS_MAX, max(ROWS_MIN, SLOTS_MAX // sum(1 for _ in all_columns(self.columns))))
         self._schema = arrow_schema(self.columns)
         self._values = _Typing(Part.VALUE, typing.value, self.columns, self.tally, codecs, typing.asks)
@@ -298,8 +323,7 @@ class _Typing:
 
     def _note(self, reason: str, schema_id: int, places: Longs, offsets: Longs, *, is_invalid: bool) -> None:
         if places.size:
-            said, first = f"key: {reason}" if self._part is Part.KEY else reason, int(offsets[places].min())
-            self._tally.misfit(said, schema_id, int(places.size), first, is_invalid=is_invalid)
+            self._tally.misfit(Note(self._part, reason, schema_id, offsets[places]), is_invalid=is_invalid)
 
 
 # One writer

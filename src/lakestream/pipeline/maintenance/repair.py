@@ -14,20 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lakestream.catalog.bound_columns import bound_ids
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.errors import Unsupported
-from lakestream.catalog.listing import POSITION_DELETES, Listing, Listings, LiveFile
+from lakestream.catalog.listing import Listing, Listings, LiveFile
 from lakestream.catalog.parquet_names import file_columns
-from lakestream.catalog.rewrite import ROW_IDS_SINCE, FilesChanged, Rewrite, rewrite
+from lakestream.catalog.rewrite import FilesChanged, Rewrite, rewrite
 from lakestream.errors import Unavailable
 from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.maintenance.maintain import RewriteJob
 from lakestream.pipeline.maintenance.plan import writing_of
-from lakestream.pipeline.maintenance.tasks import NotDone, Repair, Repaired, RepairWants, Result, Source
+from lakestream.pipeline.maintenance.tasks import NotDone, Repair, Repaired, RepairWants, Result
+from lakestream.pipeline.maintenance.typed_files import checked_listing, is_told, own_ids, source_of, untold
 from lakestream.pipeline.typed_topics import TypedTopics
-from lakestream.schemas.columns import columns_of
-from lakestream.schemas.matching import FIRST_FREE_ID, KEY
 from lakestream.schemas.typing import Part, Typing
 from lakestream.schemas.writers import Writer
 
@@ -63,20 +61,14 @@ class Repairs:
         self._job = job
         self._listings = Listings(catalog.objects, catalog.locations)
 
-    async def run(
-        self, named: NamedTopic, *, only_look: bool = False, progress: Callable[[int, int], None] | None = None
-    ) -> RepairDone:
+    async def run(self, named: NamedTopic, progress: Callable[[int, int], None] | None = None) -> RepairDone:
         """Unsupported: it cannot be done to this table. NoSuchTable: there is none yet."""
         done = RepairDone()
         loaded = await self._catalog.load_id(named.topic.topic_id)
-        prepared = await self._typed.mend(named, loaded, may_change=not only_look)
+        prepared = await self._typed.mend(named, loaded)
         if prepared.typing is None:
-            raise Unsupported(
-                f"topic {named.name} has no schema: set lakestream.value.schema, then its rows have columns"
-            )
-        work = _Work(
-            self._catalog, self._typed, self._job, self._listings, named, prepared.table, prepared.typing, only_look
-        )
+            raise no_schema(named)
+        work = _Work(self._catalog, self._typed, self._job, self._listings, named, prepared.table, prepared.typing)
         listing = await self._looked(work)
         files = _waiting(listing, done)
         seen: set[str] = set()
@@ -99,17 +91,9 @@ class Repairs:
 
     async def _looked(self, work: "_Work") -> Listing:
         """The files, then the writers: those of every row in these files are there by now."""
-        listing = await self._checked(work.table)
+        listing = await checked_listing(self._listings, work.table)
         writers = await self._catalog.writers.all(work.table.table_id, confirmed=True)
         work.writers = tuple(writers.of(Part.VALUE).values())
-        return listing
-
-    async def _checked(self, table: LoadedTable) -> Listing:
-        listing = await self._listings.of_main(table.metadata)
-        if table.metadata["format-version"] >= ROW_IDS_SINCE:
-            raise Unsupported("the table is of format v3: its rows have ids, and are left where they are")
-        if any(file.content != POSITION_DELETES or not file.is_parquet for file in listing.deletes):
-            raise Unsupported("rows were deleted by equality: CALL system.rewrite_data_files first")
         return listing
 
 
@@ -122,7 +106,6 @@ class _Work:
     named: NamedTopic
     table: LoadedTable
     typing: Typing
-    only_look: bool
     writers: tuple[Writer, ...] = ()
     """Of all rows."""
 
@@ -172,25 +155,18 @@ class _Work:
 
     def _task(self, file: LiveFile, listing: Listing, number: int) -> Repair:
         metadata = self.table.metadata
-        asks = self.typing.asks and number + 1 < ASKS_MAX and not self.only_look  # who asks may change the table
+        asks = self.typing.asks and number + 1 < ASKS_MAX
         typing = Typing(self.typing.value, self.typing.key, asks=asks)  # whatever is wrong stays as it is
-        deletes = [
-            one.location
-            for one in listing.deletes
-            if one.about in (None, file.location) and one.sequence_number >= file.sequence_number
-        ]
-        source = Source(file.location, file.size, file.offset_first or 0, file.offset_last or 0, False, tuple(deletes))
         known = {one.number: one for one in (*self.writers, *self.typing.value.writers) if one.format}
         return Repair(
             file.partition,
-            (source,),
+            (source_of(file, listing),),
             metadata["location"],
             TARGET_BYTES,
             file_columns(metadata),
             typing,
             tuple(known.values()),
-            tuple(_own_ids(self.table)),
-            self.only_look,
+            own_ids(self.table),
             writing_of(metadata),
         )
 
@@ -207,29 +183,14 @@ class _Work:
         log.info("repair.committed table=%s files=%d", self.table.name, len(gone))
 
 
+def no_schema(named: NamedTopic) -> Unsupported:
+    return Unsupported(f"topic {named.name} has no schema: set lakestream.value.schema, then its rows have columns")
+
+
 def _waiting(listing: Listing, done: RepairDone) -> list[LiveFile]:
-    """In order. What others wrote without a word about its offsets is left: nobody could tell whether what replaces it
-    is the same."""
-    for file in listing.data:
-        reason = f"{file.location} does not say which offsets it has: CALL system.rewrite_data_files, then repair again"
-        if not _is_told(file) and reason not in done.left:
-            done.left.append(reason)
-    return sorted(filter(_is_told, listing.data), key=lambda file: (file.partition, file.offset_first or 0))
-
-
-def _is_told(file: LiveFile) -> bool:
-    return file.partition >= 0 and file.offset_first is not None and file.offset_last is not None
-
-
-def _own_ids(table: LoadedTable) -> frozenset[int]:
-    """With the columns that those of keys are inside of."""
-    bound = bound_ids(table.metadata)
-    schema = next(
-        one for one in table.metadata["schemas"] if one.get("schema-id", 0) == table.metadata["current-schema-id"]
-    )
-    return bound | {
-        column.field_id for column in columns_of(schema) if column.name == KEY and column.field_id >= FIRST_FREE_ID
-    }
+    """In order."""
+    done.left += [reason for reason in untold(listing.data) if reason not in done.left]
+    return sorted(filter(is_told, listing.data), key=lambda file: (file.partition, file.offset_first or 0))
 
 
 def _note(done: RepairDone, file: LiveFile, result: Result) -> None:

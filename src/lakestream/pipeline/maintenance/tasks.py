@@ -100,8 +100,6 @@ class Repair:
     """All that rows of the table may be of."""
     own_ids: tuple[int, ...]
     """Of the columns that values and keys are in. A file with others is left as it is."""
-    only_look: bool = False
-    """Nothing is written."""
     writing: Writing = PLAIN_WRITING
 
 
@@ -121,14 +119,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The files are stored, unless it was only to look."""
+    """The files are stored."""
 
     gone: tuple[str, ...] = ()
     files: tuple[FileDescription, ...] = ()
     rows_before: int = 0
     """That keep their bytes in the sources."""
     rows_after: int = 0
-    """That would keep, or keep them, when they are typed as is said now."""
+    """That keep them when they are typed as is said now."""
     misfits: tuple[Misfits, ...] = ()
     """Why."""
 
