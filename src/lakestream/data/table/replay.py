@@ -238,6 +238,8 @@ class Replay:
             groups = _groups(zip(near.places, footers, strict=True), near.span)
             lows, highs = (np.array([group[bound] for group in groups], np.int64) for bound in (0, 1))
             chosen = [groups[one] for one in cluster(lows, highs, np.maximum.accumulate(highs), offset)]
+            if chosen and chosen[0].low >= end:
+                return None  # of another partition, whose statistics do not say so
             if chosen:
                 return await self._planned(table, partition, files, chosen, offset, end)
             offset = near.span.end  # bounds in the manifest reach further than those in the file

@@ -159,6 +159,16 @@ async def test_a_file_of_several_partitions(lake: Lake) -> None:
     assert await lake.read_all(PartitionId(LOG.topic_id, 1)) == many(0, 40)
 
 
+async def test_a_file_of_another_partition_that_begins_behind_the_end(lake: Lake) -> None:
+    """Nothing says whose it is but its rows."""
+    await lake.move(many(0, 1), 3)
+    await lake.move(many(0, 40), partition=1)
+    await lake.catalog.commit(LOG.topic_id, [], [AddSpec({"spec-id": 1, "fields": []}), SetDefaultSpec(-1)])
+    rows = [rows_of(many(0, 1)), rows_of(many(5, 40), 1)]
+    await lake.replace([await lake.foreign_file(one, partition=None) for one in rows])
+    assert await lake.history.read(LOG, 1, 1 << 20) == ([], 3)
+
+
 async def test_deleted_rows_are_gaps_as_soon_as_the_delete_is_seen(lake: Lake) -> None:
     await lake.move(many(0, 100))
     assert await lake.read_all() == many(0, 100)
