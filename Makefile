@@ -10,7 +10,7 @@ CACHE  ?= $(or $(LAKESTREAM_CACHE),$(HOME)/.cache/lakestream)
 export LAKESTREAM_CACHE := $(CACHE)
 
 SEEDS ?= 200
-KERNELS := lakestream.pipeline.work, lakestream.data.table.replay, lakestream.data.typed.avro, lakestream.data.typed.json_codec, lakestream.data.typed.protobuf
+KERNELS := lakestream.pipeline.work, lakestream.data.table.replay, lakestream.data.typed.avro, lakestream.data.typed.json_codec, lakestream.data.typed.kernels_json_keys, lakestream.data.typed.protobuf
 SOAK_S ?= 120
 TURMOIL_S ?= 600
 

@@ -79,6 +79,8 @@ async def open_broker(
         )
         node.log.when_transactional(transactions.transaction_of)
         opened.push_async_callback(transactions.close)  # after the server: what it has decided it ends
+        admission = Admission(node.stores.metadata)
+        opened.push_async_callback(admission.close)  # after the server: who still waits is answered
         server = KafkaServer(ServerSettings())
         host, port = await _bound(server, settings.kafka)
         opened.push_async_callback(server.stop)
@@ -90,7 +92,9 @@ async def open_broker(
         purging = Purging(node.catalog, node.stores.metadata, node.stores.objects)
         purging.start()
         opened.push_async_callback(purging.close)
-        services = await _services(node, view, registration, purging, cluster, transactions, settings, clock, ids)
+        services = await _services(
+            *(node, view, registration, purging, cluster, transactions, admission), settings, clock, ids
+        )
         transactions.start()
         services.groups.start()
         opened.push_async_callback(services.groups.close)  # before the others hear that it goes: members ask them then
@@ -127,6 +131,7 @@ async def _services(
     purging: Purging,
     cluster: Cluster,
     transactions: TransactionCoordinator,
+    admission: Admission,
     settings: Settings,
     clock: Clock,
     ids: Ids,
@@ -158,7 +163,7 @@ async def _services(
         drop_table=partial(_drop_table, node, purging),
         check_delta=partial(check_delta, node.catalog),
         check_terms=partial(check_terms, node.catalog),
-        admission=Admission(metadata),
+        admission=admission,
     )
 
 

@@ -1,6 +1,7 @@
 """Records that are not what their topic says are refused at produce: `lakestream.on.invalid=reject`.
 
-Before: protocol/kafka/handlers/produce.py, for such topics only.  After: data/typed/checking.py, in a thread.
+Before: protocol/kafka/handlers/produce.py, for such topics only.  After: data/typed/checking.py, in a thread; then, for
+values of a JSON Schema, judging.py.
 
 Schemas are looked up in the registry when they are first met. One that it does not know is a refusal, and is looked for
 again with the next batch: a producer registers before it produces.
@@ -8,9 +9,11 @@ again with the next batch: a producer registers before it produces.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
 from lakestream.batch import RecordBatch
+from lakestream.coordination.judging import Judges
 from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.coordination.topic_settings import SchemaChoice, TopicSettings
 from lakestream.errors import Missing, Rejected
@@ -27,11 +30,16 @@ ASKS_MAX: Final = 100
 
 
 class InvalidRecords(Rejected):
-    """`numbers`: their places in the batch."""
+    """`reasons`: by their places in the batch, in order."""
 
-    def __init__(self, numbers: tuple[int, ...], message: str) -> None:
-        super().__init__(message)
-        self.numbers = numbers
+    def __init__(self, reasons: Mapping[int, str], message: str = "") -> None:
+        first = next(iter(reasons))
+        super().__init__(message or f"record {first} of the batch is not what its topic says: {reasons[first]}")
+        self.reasons = reasons
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self.reasons)
 
 
 def is_asked(settings: TopicSettings) -> bool:
@@ -42,12 +50,13 @@ def is_asked(settings: TopicSettings) -> bool:
 class Admission:
     def __init__(self, store: MetadataStore) -> None:
         self._shelf = SchemaShelf(store)
+        self._judges = Judges()
         self._writers: OrderedDict[WantedSchema, Writer] = OrderedDict()
 
     async def check(self, topic: str, settings: TopicSettings, batch: RecordBatch) -> None:
         """InvalidRecords: some are not what the topic says, and why."""
         # Here and not above: most brokers have no use for the kernels of it.
-        from lakestream.data.typed.checking import check
+        from lakestream.data.typed.checking import Wrong, check, first_of, noted
 
         unknown: dict[WantedSchema, Writer] = {}
         for _ in range(ASKS_MAX):
@@ -59,13 +68,18 @@ class Admission:
             for wanted in dict.fromkeys(checked.wanted):
                 await self._look_up(wanted, unknown)
         else:
-            raise InvalidRecords((0,), f"the batch has records of more than {ASKS_MAX} schemas that nobody knows")
+            message = f"the batch has records of more than {ASKS_MAX} schemas that nobody knows"
+            raise InvalidRecords({0: message}, message)
+        for one in checked.unjudged:
+            found = await self._judges.wrong(one.rules, one.values)
+            verdict = {one.numbers[place]: reason for place, reason in found}
+            reasons = one.misfits | verdict
+            checked.wrong.extend(Wrong((number,), noted(one.part, why)) for number, why in reasons.items())
         if checked.wrong:
-            numbers = tuple(sorted({number for one in checked.wrong for number in one.numbers}))
-            first = next(one for one in checked.wrong if numbers[0] in one.numbers)
-            raise InvalidRecords(
-                numbers, f"record {numbers[0]} of the batch is not what its topic says: {first.reason}"
-            )
+            raise InvalidRecords(first_of(checked.wrong))
+
+    async def close(self) -> None:
+        await self._judges.close()
 
     async def _typed(self, topic: str, part: Part, choice: SchemaChoice, unknown: dict[WantedSchema, Writer]) -> Typed:
         match choice.mode:

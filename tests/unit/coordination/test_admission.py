@@ -65,6 +65,7 @@ class Gate:
 async def gate() -> AsyncIterator[Gate]:
     gate = Gate()
     yield gate
+    await gate.admission.close()
     gate.registry.close()
 
 
@@ -120,8 +121,86 @@ async def test_plain_json_and_keys(gate: Gate) -> None:
     assert "key: it does not begin with a zero byte" in refused[1]
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b'{"a":', "it is no JSON: it ends too early"),
+        (b'{"a": 1,}', "it is no JSON: trailing comma in object (byte 8)"),
+        (b'{"a": 1} 2', "it is no JSON: something stands behind it (byte 9)"),
+        (b"", "it is no JSON: there is nothing in it"),
+        (b"NaN", "it is no JSON: invalid character (byte 0)"),
+        (b'{"a": "\xff"}', "a text in it is no UTF-8 (byte 7)"),
+        (b'{"a": 1, "b": [{"c": 1, "c": 2}]}', 'the key "c" is there twice'),
+        (b'{"\\u0061": 1, "a": 2}', 'the key "a" is there twice'),
+        (b'{"a": ["\\ud800"]}', "/a/0: the text has half of a surrogate pair"),
+        (b"[" * 600 + b"]" * 600, "it is nested deeper than 512 levels"),
+    ],
+)
+async def test_what_is_wrong_in_json_and_where(gate: Gate, value: bytes, reason: str) -> None:
+    said = f"record 1 of the batch is not what its topic says: {reason}"
+    assert await gate.refused("json", b"{}", value) == ((1,), said)
+
+
+async def test_plain_json_that_is_let_in(gate: Gate) -> None:
+    """The same key in several objects, pairs of surrogates, keys that are texts elsewhere: and any kind of JSON."""
+    objects = b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": "b"}], "c": "a"}', b'{"a": "\\ud83d\\ude00 \\\\ud800"}'
+    assert await gate.refused("json", *objects, b"3", b"[]", b'"a"', b"null", b'{"a\\n": 1}') is None
+
+
+async def test_many_keys(gate: Gate) -> None:
+    keys = b", ".join(b'"k%d": %d' % (number, number) for number in range(5_000))
+    assert await gate.refused("json", b"{%b}" % keys, b"{%b}" % keys) is None
+    refused = await gate.refused("json", b'{%b, "k77": 0}' % keys)
+    assert refused is not None
+    assert refused[1].endswith('the key "k77" is there twice')
+
+
+PERSON = """{"type": "object", "required": ["id"], "properties": {
+  "id": {"type": "integer"}, "user": {"type": "object", "properties": {"age": {"type": "integer", "maximum": 120}}}}}"""
+
+
+async def test_what_a_json_schema_demands(gate: Gate) -> None:
+    number = await gate.register(PERSON, Format.JSON)
+    good, old, nobody = (
+        framed(number) + text for text in (b'{"id": 1}', b'{"id": 1, "user": {"age": 200}}', b'{"user": {}}')
+    )
+    assert await gate.refused("registry", good, None, good) is None
+    said = "record 1 of the batch is not what its topic says: /user/age: 200 is greater than the maximum of 120"
+    assert await gate.refused("registry", good, old, nobody) == ((1, 2), said)
+    refused = await gate.refused("registry", good, framed(number) + b'{"id": 1,}', old)
+    assert refused == ((1, 2), f"{said.partition(': ')[0]}: it is no JSON: trailing comma in object (byte 9)")
+    # Of another type: in the words of the schema, where it minds; else there is no column for it.
+    for text, why in (
+        (b'"x"', '/id: "x" is not of type "integer"'),
+        (b"1" * 30, "id is of type integer, which has no"),
+    ):
+        refused = await gate.refused("registry", framed(number) + b'{"id": %b}' % text)
+        assert refused is not None
+        assert why in refused[1]
+
+
+async def test_what_a_json_schema_demands_of_keys_and_of_values_without_an_id(gate: Gate) -> None:
+    await gate.register('{"type": "string", "maxLength": 2}', Format.JSON, "t-key")
+    refused = await gate.refused("none", b"", b"", keys=[b'"ab"', b'"abc"'], key="latest")
+    assert refused is not None
+    assert refused[0] == (1,)
+    assert refused[1].endswith('key: "abc" is longer than 2 characters')
+
+
+async def test_each_record_has_its_reason(gate: Gate) -> None:
+    settings = topic_settings.read({"lakestream.value.schema": "json", "lakestream.on.invalid": "reject"})
+    values: list[bytes | None] = [b"{", b"{}", *[b"x"] * 30]
+    with pytest.raises(InvalidRecords) as refused:
+        await gate.admission.check("t", settings, RecordBatch.parse(make_batch(values)))
+    reasons = refused.value.reasons
+    assert [*reasons] == [0, *range(2, 32)]
+    assert reasons[0] == "it is no JSON: it ends too early"
+    assert reasons[2] == "it is no JSON: invalid character (byte 0)"
+    assert reasons[31] == "it is no JSON"
+
+
 async def test_many_values_are_looked_at_in_parts(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And very large ones not at all: they keep their bytes, whatever they are."""
+    """And very large ones, which would have no columns, are refused for their size."""
     monkeypatch.setattr("lakestream.data.typed.framing.BYTES_MAX", 20)
     monkeypatch.setattr("lakestream.data.typed.framing.VALUE_BYTES_MAX", 100)
     number = await gate.register(json.dumps(SCHEMA))
@@ -129,5 +208,8 @@ async def test_many_values_are_looked_at_in_parts(gate: Gate, monkeypatch: pytes
     large = framed(number) + b"\xff" * 200
     refused = await gate.refused("registry", good, bad, large, good, bad, None, good)
     assert refused is not None
-    assert refused[0] == (1, 4)
-    assert await gate.refused("registry", good, large, None) is None
+    assert refused[0] == (1, 2, 4)
+    refused = await gate.refused("registry", good, large, None)
+    assert refused is not None
+    assert refused[0] == (1,)
+    assert refused[1].endswith("it is larger than 8 MiB, which no value with columns may be")

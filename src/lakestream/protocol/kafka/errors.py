@@ -1,6 +1,6 @@
 """Kafka's error codes, and which of them our error kinds become. The wire code is chosen here, once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -100,11 +100,13 @@ class KafkaError(errors.Rejected):
 
 
 class InvalidRecord(KafkaError):
-    """Some records of a batch are why the whole batch is refused. `numbers`: their places in it."""
+    """Some records of a batch are why the whole batch is refused. `numbers`: their places in it; `reasons`: by these,
+    where each has its own."""
 
-    def __init__(self, numbers: Sequence[int], message: str) -> None:
+    def __init__(self, numbers: Sequence[int], message: str, reasons: Mapping[int, str] | None = None) -> None:
         super().__init__(Code.INVALID_RECORD, message)
         self.numbers = numbers
+        self.reasons = reasons or {}
 
 
 def code_of(error: errors.LakestreamError) -> Code:

@@ -88,7 +88,7 @@ class Document:
         references = list(_flattened(source.references))
         if len(source.text) + sum(len(reference.text) for reference in references) > TEXT_SIZE_MAX:
             raise Rejected(f"a JSON Schema with its references may have {TEXT_SIZE_MAX} characters, this one has more")
-        contents = _parsed(source.text, "the schema")
+        contents = parsed(source.text, "the schema")
         dialect = _dialect_of(contents)
         self.is_old: Final = dialect in _OLD
         self.specification: Final = referencing.jsonschema.specification_with(dialect.ID_OF(dialect.META_SCHEMA))
@@ -146,7 +146,7 @@ class Document:
                 waiting.extend(place.below(part) for part in self.specification.subresources_of(place.contents))
 
 
-def _parsed(text: str, what: str) -> Any:
+def parsed(text: str, what: str) -> Any:
     """Rejected: no JSON, or one that is nested too deep to be walked."""
     try:
         contents = json.loads(text, parse_float=_finite, parse_constant=_no_number)
@@ -177,6 +177,12 @@ def _finite(text: str) -> float:
 
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no JSON")
+
+
+def address_of_dialect(contents: Any) -> str:
+    """Of the dialect that a schema is read in, whatever it says itself."""
+    dialect = _dialect_of(contents)
+    return str(dialect.ID_OF(dialect.META_SCHEMA))
 
 
 def _dialect_of(contents: Any) -> Any:
@@ -215,7 +221,7 @@ def _registry(base: str, references: list[Reference]) -> Any:
     """What a `$ref` may lead to: references by their names, as they are and relative to the schema's id."""
     resources = []
     for reference in references:
-        contents = _parsed(reference.text, f"reference '{reference.name}'")
+        contents = parsed(reference.text, f"reference '{reference.name}'")
         dialect = _dialect_of(contents)
         _check(dialect, contents, f"reference '{reference.name}': ")
         specification = referencing.jsonschema.specification_with(dialect.ID_OF(dialect.META_SCHEMA))

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from lakestream.batch import RecordBatch
@@ -44,6 +45,8 @@ ZSTD = "zstd"
 ZSTD_FROM_VERSION = 7
 ACKS = (-1, 0, 1)
 NO_TIMESTAMP = -1
+REASONS_TOLD = 100
+"""Records that each hear what is wrong with them; an answer should be small."""
 
 Outcome: TypeAlias = "asyncio.Future[Appended] | LakestreamError"
 
@@ -217,7 +220,7 @@ async def _check_schemas(topic: TopicData, batch: RecordBatch, settings: TopicSe
     try:
         await services.admission.check(name or "", settings, batch)
     except InvalidRecords as error:
-        raise InvalidRecord(error.numbers, str(error)) from error
+        raise InvalidRecord(error.numbers, str(error), dict(islice(error.reasons.items(), REASONS_TOLD))) from error
     except Corrupt as error:
         raise KafkaError(Code.INVALID_RECORD, str(error)) from error
 
@@ -375,10 +378,14 @@ def _stored(part: Part, version: int, services: Services) -> Stored:
     if isinstance(outcome, Appended):
         return Stored(part.number, Code.NONE, outcome.offset_start, part.append_ms, part.log_start)
     # All records that are to blame, as Kafka does: clients tell each record whether it or another one was the reason.
-    to_blame = outcome.numbers if isinstance(outcome, InvalidRecord) else ()
+    to_blame = (
+        [(number, outcome.reasons.get(number)) for number in outcome.numbers]
+        if isinstance(outcome, InvalidRecord)
+        else []
+    )
     return Stored(
         part.number,
         produce_code(outcome, version),
-        record_errors=[(number, None) for number in to_blame],
+        record_errors=to_blame,
         message=describe(outcome, services),
     )

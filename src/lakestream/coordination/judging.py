@@ -1,0 +1,122 @@
+"""The judge of JSON values, a process beside the broker: started when it is first needed, asked one thing at a time.
+
+Before: admission.py, with values that were read.  After: data/typed/judge.py, which says why it is no thread.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from lakestream.data.typed.judged import LENGTH, RULES_MAX, Answer, Ask, Rules
+from lakestream.errors import Unavailable
+from lakestream.model import MiB
+
+log = logging.getLogger(__name__)
+
+CPU_S_MAX: Final = 2.0
+"""Of computing for one ask; then the judge is ended. What is honest takes some microseconds for each value."""
+ANSWER_S_MAX: Final = 30.0
+"""With the wait for others. A judge that computes for too long ends long before."""
+PATIENCE_S: Final = 2.0
+BYTES_MAX: Final = 4 * MiB
+"""Of values in one ask."""
+COMMAND: Final = (sys.executable, "-P", "-m", "lakestream.data.typed.judge")
+
+
+class Judges:
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._process: Process | None = None
+        self._told: OrderedDict[Rules, int] = OrderedDict()
+        """Rules that the process knows, by number."""
+        self._number = 0
+
+    async def wrong(self, rules: Rules, values: Sequence[bytes]) -> list[tuple[int, str]]:
+        """Places of values that are not what they should be, and why. Unavailable: nobody could say."""
+        found: list[tuple[int, str]] = []
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX), self._turn:
+                for start, end in _parts(values):
+                    found += [(start + place, why) for place, why in await self._asked(rules, values[start:end])]
+        except TimeoutError:
+            raise Unavailable(f"values were not held against their schema within {ANSWER_S_MAX:g} s") from None
+        return found
+
+    async def close(self) -> None:
+        async with self._turn:
+            await self._end()
+
+    async def _asked(self, rules: Rules, values: Sequence[bytes]) -> list[tuple[int, str]]:
+        try:
+            said = await self._exchanged(rules, values)
+        except (EOFError, ConnectionError):
+            code = await self._end(PATIENCE_S)
+            if code == -signal.SIGPROF:
+                reason = f"holding the records against their schema takes longer than {CPU_S_MAX:g} s"
+            elif code < 0:
+                reason = f"holding the records against their schema ended with {signal.Signals(-code).name}"
+            else:
+                raise Unavailable(f"the judge of JSON values ended with code {code}: its message is above") from None
+            log.warning("judge.ended code=%d", code)
+            return [(place, reason) for place in range(len(values))]
+        except BaseException:
+            await asyncio.shield(self._end())  # who left in the middle of an exchange leaves nothing to the next
+            raise
+        answer = msgspec.msgpack.decode(said, type=Answer)
+        if answer.refusal:
+            reason = f"the schema cannot be held against values: {answer.refusal}"
+            return [(place, reason) for place in range(len(values))]
+        return list(answer.wrong)
+
+    async def _exchanged(self, rules: Rules, values: Sequence[bytes]) -> bytes:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(*COMMAND, str(CPU_S_MAX), stdin=PIPE, stdout=PIPE)
+        to_it, from_it = self._process.stdin, self._process.stdout
+        assert to_it is not None
+        assert from_it is not None
+        is_new = rules not in self._told
+        if is_new:
+            self._number += 1
+            self._told[rules] = self._number
+            if len(self._told) > RULES_MAX:
+                self._told.popitem(last=False)
+        ask = msgspec.msgpack.encode(Ask(self._told[rules], rules if is_new else None, values))
+        to_it.writelines((LENGTH.pack(len(ask)), ask))
+        await to_it.drain()
+        return await from_it.readexactly(LENGTH.unpack(await from_it.readexactly(LENGTH.size))[0])
+
+    async def _end(self, patience_s: float = 0.0) -> int:
+        """Its exit code. `patience_s`: it is about to end by itself. The next ask starts another one."""
+        process, self._process = self._process, None
+        self._told.clear()
+        if process is None:
+            return 0
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            async with asyncio.timeout(patience_s):
+                return await process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                process.kill()
+            return await process.wait()
+
+
+def _parts(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Ranges of values that are not too much for one ask."""
+    start = size = 0
+    for place, value in enumerate(values):
+        if place > start and size + len(value) > BYTES_MAX:
+            yield start, place
+            start, size = place, 0
+        size += len(value)
+    if start < len(values):
+        yield start, len(values)
