@@ -4,6 +4,7 @@ doctor` sees of tables.
     marks   floor ≤ table end ≤ next-offset ≤ log end, of every partition
     state   pointer → metadata file → list → manifests → files            examine_state.py
     files   there, as large as said, with the rows and bounds as said     examine_files.py, pure
+            and every row in the partition that its file is in            examine_partitions.py
     rows    each offset once; Kafka serves what the table has             examine_rows.py
 
 Beside brokers, pipelines and other hands that change all of it: whatever looks wrong is looked at again, and only what

@@ -55,6 +55,9 @@ class NamedFile(NamedTuple):
     """Of deletes: the one data file that they are about, where that is known."""
     blob: Span | None
     """Of a deletion vector: where in the file it lies."""
+    spec_id: int = 0
+    values: tuple[tuple[int, Any], ...] = ()
+    """What its rows have in common by that partition spec: by field of it, as manifests keep it."""
 
     def may_hold(self, partition: int) -> bool:
         if self.partition is not None:
@@ -126,6 +129,8 @@ def _named(manifest: ManifestFile, entry: dict[int, Any], shape: Shape) -> Named
         is_by_offset=file.get(f.SORT_ORDER_ID) in shape.orders_by_offset,
         about=_about(file, lower, upper),
         blob=Span(start, start + size) if start is not None and size else None,
+        spec_id=manifest.partition_spec_id,
+        values=tuple(file[f.PARTITION].items()),
     )
 
 

@@ -15,6 +15,7 @@ from lakestream.data.table import examine_files as pure
 from lakestream.data.table import examine_rows
 from lakestream.data.table.examine_choice import Choice, Window
 from lakestream.data.table.examine_files import RESTORE, Content, Marks, NamedFile, Trouble
+from lakestream.data.table.examine_partitions import misplaced, partitioned_by
 from lakestream.data.table.examine_reading import Reading
 from lakestream.data.table.examine_state import READS_AT_ONCE, State, named_by, unreadable
 from lakestream.data.table.footers import Footer, RowGroup
@@ -168,6 +169,8 @@ class Look:
         self._say(pure.check_content(file, examine_rows.footer_content(footer), "its footer"))
         if into_rows and file.location not in self._wrong:
             await self._check_places(file, footer)
+        if into_rows and file.location not in self._wrong:
+            await self._check_partition(file, footer)
 
     async def _check_places(self, file: NamedFile, footer: Footer) -> None:
         """Every row's partition and offset."""
@@ -186,6 +189,16 @@ class Look:
         self._say(pure.check_sorted(file, is_sorted))
         if self._state.next_offsets is not None:
             self._say(pure.check_reach(file.location, whole, self._state.next_offsets))
+
+    async def _check_partition(self, file: NamedFile, footer: Footer) -> None:
+        """Every row is of the partition of the table that the file is in."""
+        metadata = self._state.metadata
+        fields = partitioned_by(metadata, file.spec_id)
+        for group in footer.groups if fields else ():
+            found = await self._reading.misplaced(footer, group.number, metadata, file, fields)
+            if found is not None:
+                self._say(misplaced(file, found))
+                return
 
     def _check_group(self, file: NamedFile, group: RowGroup, part: Content) -> None:
         assert part.offsets is not None

@@ -10,10 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from lakestream.catalog.catalog import Catalog
-from lakestream.data.table import examine_rows, footers
+from lakestream.catalog.shapes import Json
+from lakestream.data.table import examine_partitions, examine_rows, footers
 from lakestream.data.table.compiled import Longs
 from lakestream.data.table.deletes import read_positions, read_vector
 from lakestream.data.table.examine_files import RESTORE, NamedFile
+from lakestream.data.table.examine_partitions import Misplaced, Partitioned
 from lakestream.data.table.footers import Footer
 from lakestream.data.table.threads import Run
 from lakestream.errors import Corrupt, OutOfRange
@@ -53,6 +55,14 @@ class Reading:
         columns = examine_rows.wanted(footer, examine_rows.PLACE_IDS)
         bytes_of = await self._bytes(footer, group, columns)
         return await self._run(partial(examine_rows.read_places, bytes_of))
+
+    async def misplaced(
+        self, footer: Footer, group: int, metadata: Json, file: NamedFile, fields: Sequence[Partitioned]
+    ) -> Misplaced | None:
+        """The first row of a row group that belongs into another partition of the table."""
+        columns = examine_rows.wanted(footer, examine_partitions.sources_of(fields))
+        bytes_of = await self._bytes(footer, group, columns)
+        return await self._run(partial(examine_partitions.first_misplaced, bytes_of, metadata, file, fields))
 
     async def records(
         self, footer: Footer, group: int, partition: int, window: Span, deletes: Sequence[NamedFile]

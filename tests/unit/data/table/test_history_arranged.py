@@ -1,7 +1,7 @@
 """History of tables that are partitioned and sorted: files overlap, row groups too, and what is served is by offset."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from tests.unit.data.table.plain import Record
 
 from lakestream.catalog.append import append
 from lakestream.catalog.arranging import Arrangement, arrange, file_layout
-from lakestream.catalog.data_files import MovedRange, data_location
+from lakestream.catalog.data_files import FileDescription, MovedRange, data_location
 from lakestream.data.table import replay, splitting
 from lakestream.data.table.arrow import PLAIN_COLUMNS, arrow_schema
 from lakestream.data.table.parquet import ParquetSettings
@@ -27,8 +27,15 @@ async def lake(tmp_path: Path) -> AsyncIterator[Lake]:
     await lake.close()
 
 
-async def arranged(lake: Lake, records: list[Record], partition: str, sort: str = "", window: int = 1 << 20) -> int:
-    """The records, moved into files that are laid out like that; how many files."""
+async def arranged(
+    lake: Lake,
+    records: list[Record],
+    partition: str,
+    sort: str = "",
+    window: int = 1 << 20,
+    forge: Callable[[FileDescription], FileDescription] = lambda file: file,
+) -> int:
+    """The records, moved into files that are laid out like that; how many files. `forge`: what is said of them."""
     table, _ = await arrange(
         lake.catalog, await lake.table(), Arrangement(partition=partition_terms(partition), sort=sort_terms(sort))
     )
@@ -43,7 +50,7 @@ async def arranged(lake: Lake, records: list[Record], partition: str, sort: str 
         window,
     ):
         await lake.store.create(lake.key(file.location), [memoryview(body)])
-        files.append(file)
+        files.append(forge(file))
     await append(lake.catalog, table, files, [MovedRange(0, records[0].offset, records[-1].offset + 1)])
     return len(files)
 
