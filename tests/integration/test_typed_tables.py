@@ -90,6 +90,12 @@ def topic_of(cluster: Brokers) -> Iterator["Make"]:
         yield made
 
 
+def stores_of(cluster: Brokers) -> list[str]:
+    """For commands that work beside brokers."""
+    folder = str(cluster[0]._log.parent / "data")
+    return ["--data-dir", folder, "--metadata", cluster.metadata, "--storage", cluster.storage]
+
+
 def order(number: int, **more: Any) -> dict[str, Any]:
     return {"id": number, "customer": {"name": f"c{number}"}, "total": Decimal("1.50"), "tags": ["a", "b"], **more}
 
@@ -134,17 +140,9 @@ def test_versions_come_and_a_wrong_one_stops_nothing(
         (4, False, True),
     ]
     topic.assert_that_consumers_get_what_was_sent()
-    stores = [
-        "--data-dir",
-        str(cluster[0]._log.parent / "data"),
-        "--metadata",
-        cluster.metadata,
-        "--storage",
-        cluster.storage,
-    ]
-    assert main(["table", "rejects", "growing", *stores, "--json"]) == 0
+    assert main(["table", "rejects", "growing", *stores_of(cluster), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["rows"], said["rows_left"]) == (3, 3)
+    assert (said["rows"], said["repairable"]) == (3, 0)
     assert {reason["offset"] for reason in said["reasons"]} == {3, 4, 5}
 
 
@@ -157,15 +155,7 @@ def test_rows_of_before_get_columns_by_repair(
         main(["topic", "alter", "late", "--bootstrap", cluster.bootstrap, "--set", "lakestream.value.schema=registry"])
         == 0
     )
-    stores = [
-        "--data-dir",
-        str(cluster[0]._log.parent / "data"),
-        "--metadata",
-        cluster.metadata,
-        "--storage",
-        cluster.storage,
-    ]
-    assert main(["topic", "repair", "late", *stores]) == 0
+    assert main(["topic", "repair", "late", *stores_of(cluster)]) == 0
     assert "5 of 5 rows have their columns now" in capsys.readouterr().out
     assert topic.by_duckdb('id, _stream."offset", value') == [(number, number, None) for number in range(5)]
     topic.assert_that_consumers_get_what_was_sent()
