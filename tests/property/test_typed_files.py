@@ -1,119 +1,255 @@
 """Values of any schemas, mixed in one log, through typed columns into a Parquet file and back: always the same bytes.
 
-Also when the file was written anew by maintenance, in the columns that the table has grown since.
+Also when the file was written anew by maintenance, in the columns that the table has grown since. Of all formats; the
+schemas of one log are unrelated, or made of each other: fields in another order, added, removed, renamed, widened.
 """
 
+import base64
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+import random
+from typing import Any, Final
 
+from google.protobuf import message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.data.table.plain import Record, batch_of
+from tests.property.protobuf_schemas import schema_of
+from tests.property.test_json_values import RECORDS, SCHEMAS, VALUES, styled
+from tests.property.test_protobuf_values import message_of
+from tests.property.typed_tables import Table, anew, values_in
 from tests.unit.data.typed.plain_avro import schemas, values, written
-from tests.unit.data.typed.tiny import bytes_of
 
-from lakestream.data.table.arrow import PLAIN_COLUMNS
-from lakestream.data.table.conform import conformed
-from lakestream.data.table.decode import decode
-from lakestream.data.table.footers import read_footer
-from lakestream.data.table.groups import Part, read_batches, read_rows, record_columns, sorted_rows
-from lakestream.data.table.heads import Source as Bytes
-from lakestream.data.table.parquet import ParquetSettings, write_parquet
-from lakestream.data.typed.typing import Typist
-from lakestream.model import Span
-from lakestream.pipeline.maintenance.files import laid_out
+from lakestream.errors import Rejected
 from lakestream.schemas.avro.schema import AvroSchema, read_avro
-from lakestream.schemas.columns import Column
-from lakestream.schemas.growing import Known, grown
 from lakestream.schemas.model import Format, Source
-from lakestream.schemas.typing import Mode, Typed, Typing
-from lakestream.schemas.writers import Writer
+from lakestream.schemas.protobuf.indexes import written as message_head
+from lakestream.schemas.protobuf.schema import ProtobufSchema, read_protobuf
+from lakestream.schemas.typing import Mode
 
-EXAMPLES = 400 if os.environ.get("SOAK") else 25
-ALL = Span(0, 2**62)
-
-
-class Table:
-    def __init__(self) -> None:
-        self.columns: tuple[Column, ...] = (PLAIN_COLUMNS[-1],)
-        self.writers: dict[int, Writer] = {}
-        self._known: list[Known] = []
-        self._next_id = 16
-
-    def learn(self, schema: AvroSchema) -> int:
-        number, shape = len(self.writers) + 1, schema.shape()
-        made = grown(self.columns, shape, self._next_id, self._known)
-        self.columns, self._next_id = made.columns, made.next_id
-        self._known.append(Known(shape, made.bounds))
-        self.writers[number] = Writer(
-            number, "AVRO", schema.source.text, schema_id=number, framed=True, columns=made.bounds
-        )
-        return number
-
-    def file(self, produced: Sequence[bytes | None]) -> tuple[memoryview, tuple[Column, ...]]:
-        records = [Record(at, 1000, 0, b"k", one) for at, one in enumerate(produced)]
-        typist = Typist(self.columns, Typing(Typed(Mode.REGISTRY, tuple(self.writers.values())), asks=False))
-        rows = typist.typed(decode([Bytes.single("x", batch_of(records), 0)], 0))
-        small = ParquetSettings(group_bytes_max=500)
-        (made,) = write_parquet(rows, str, small, typist.columns)
-        assert isinstance(made.body, memoryview)
-        return made.body, typist.columns
+SOAK: Final = bool(os.environ.get("SOAK"))
 
 
-def values_in(body: memoryview, writers: Mapping[int, Writer]) -> list[bytes | None]:
-    footer = read_footer(body, len(body), "file")
-    rows = []
-    for group in footer.groups:
-        part = Part(footer, group, None, None, is_typed=True)
-        rows += read_rows(part, record_columns(part, writers), [Span(0, len(body))], [body], ALL, writers)
-    return bytes_of(sorted_rows(rows).values)
+def examples(count: int) -> Any:
+    return settings(max_examples=400 if SOAK else count, database=None, suppress_health_check=list(HealthCheck))
 
 
-def anew(body: memoryview, columns: tuple[Column, ...]) -> memoryview:
-    """As a merge writes it."""
-    footer = read_footer(body, len(body), "file")
-    batches: list[Any] = []
-    for group in footer.groups:
-        part = Part(footer, group, None, None, is_typed=True)
-        wanted = {number: path for number, path in footer.paths.items() if len(path) == 1}
-        batches += [
-            conformed(there, columns) for _, there, _ in read_batches(part, wanted, [Span(0, len(body))], [body])
-        ]
-    (made,) = write_parquet(laid_out(batches, columns), str, None, columns)
-    assert isinstance(made.body, memoryview)
-    return made.body
+F: Final = FieldDescriptorProto
+NOBODY: Final = 99
+"""An id that the registry does not know."""
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[list[AvroSchema], list[bytes | None]]:
-    found = [read_avro(Source(Format.AVRO, json.dumps(draw(schemas())))) for _ in range(draw(st.integers(1, 3)))]
-    produced: list[bytes | None] = []
-    for _ in range(draw(st.integers(1, 12))):
-        number = draw(st.integers(-1, len(found) - 1))
-        if number < 0:
-            produced.append(draw(st.none() | st.binary(max_size=10)))
-            continue
-        head = b"\0" + (number + 1).to_bytes(4, "big")
-        value = written(found[number].type, draw(values(found[number].type)))
-        produced.append(head + (value if draw(st.integers(0, 5)) else value + b"\0"))
-    return found, produced
+def frame(number: int) -> bytes:
+    return b"\0" + number.to_bytes(4, "big")
 
 
-@settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
-@given(cases(), cases())
-def test_what_was_produced_comes_back(
-    case: tuple[list[AvroSchema], list[bytes | None]], later: tuple[list[AvroSchema], list[bytes | None]]
-) -> None:
-    found, produced = case
-    table = Table()
-    for schema in found:
-        table.learn(schema)
+def odd_values(draw: st.DrawFn) -> bytes | None:
+    """Tombstones, bytes without a frame, ids that are lies."""
+    return draw(st.none() | st.binary(max_size=10) | st.just(frame(NOBODY) + b"x"))
+
+
+def check(table: Table, produced: list[bytes | None], later: list[int]) -> None:
     body, columns = table.file(produced)
     assert values_in(body, table.writers) == produced
     assert values_in(anew(body, columns), table.writers) == produced
-    for schema in later[0]:
-        table.learn(schema)
-    typist = Typist(table.columns, Typing(Typed(Mode.REGISTRY, tuple(table.writers.values()))))
-    assert values_in(anew(body, typist.columns), table.writers) == produced
+    for schema_id in later:
+        if schema_id not in table.writers:
+            table.learn_id(schema_id)
+    assert values_in(anew(body, table.current_columns), table.writers) == produced
+
+
+# Avro
+
+
+@st.composite
+def avro_schemas(draw: st.DrawFn) -> list[AvroSchema]:
+    texts = [draw(schemas())]
+    for _ in range(draw(st.integers(0, 3))):
+        texts.append(draw(avro_kin(draw(st.sampled_from(texts)))) if draw(st.booleans()) else draw(schemas()))
+    return [read_avro(Source(Format.AVRO, json.dumps(one))) for one in texts]
+
+
+@st.composite
+def avro_kin(draw: st.DrawFn, schema: Any) -> Any:
+    """What somebody made of a record a release later."""
+    if not isinstance(schema, dict) or schema.get("type") != "record" or not schema["fields"]:
+        return schema
+    fields = [dict(one) for one in draw(st.permutations(schema["fields"]))]
+    for one in fields:
+        wider = {"int": "long", "float": "double"}.get(one["type"]) if isinstance(one["type"], str) else None
+        if wider and draw(st.booleans()):
+            one["type"] = wider
+        if draw(st.integers(0, 3)) == 0:
+            one["aliases"], one["name"] = [one["name"]], f"{one['name']}_new"
+    if draw(st.booleans()):
+        fields.append({"name": "added", "type": draw(st.sampled_from(["int", "string", ["null", "double"]]))})
+    named = {one["name"]: one for one in fields[draw(st.integers(0, 1)) :] or fields}
+    return {**schema, "fields": list(named.values())}
+
+
+@st.composite
+def avro_logs(draw: st.DrawFn) -> tuple[list[AvroSchema], list[bytes | None]]:
+    found, produced = draw(avro_schemas()), list[bytes | None]()
+    for _ in range(draw(st.integers(1, 12))):
+        number = draw(st.integers(-1, len(found) - 1))
+        if number < 0:
+            produced.append(odd_values(draw))
+            continue
+        value = written(found[number].type, draw(values(found[number].type)))
+        produced.append(frame(number + 1) + (value if draw(st.integers(0, 5)) else value + b"\0"))
+    return found, produced
+
+
+@examples(25)
+@given(avro_logs(), avro_schemas())
+def test_avro(log: tuple[list[AvroSchema], list[bytes | None]], later: list[AvroSchema]) -> None:
+    found, produced = log
+    table = Table()
+    table.sources = {number: one.source for number, one in enumerate([*found, *later], 1)}
+    check(table, produced, list(table.sources))
+
+
+# JSON, with schemas and without
+
+
+@st.composite
+def json_schemas(draw: st.DrawFn) -> list[Any]:
+    made = [draw(SCHEMAS)]
+    for _ in range(draw(st.integers(0, 2))):
+        before = draw(st.sampled_from(made))
+        if draw(st.booleans()) and "properties" in before:
+            keys = dict(draw(st.permutations(list(before["properties"].items()))))
+            made.append({"type": "object", "properties": {**keys, "added": draw(SCHEMAS)}})
+        else:
+            made.append(draw(SCHEMAS))
+    return made
+
+
+def said_by(schema: Any) -> st.SearchStrategy[Any]:
+    """Values that it allows, more or less."""
+    match schema:
+        case {"oneOf": parts}:
+            return st.sampled_from(parts).flatmap(said_by)
+        case {"enum": words}:
+            return st.sampled_from(words)
+        case {"type": "object", "properties": keys}:
+            return st.fixed_dictionaries({}, optional={key: said_by(one) | st.none() for key, one in keys.items()})
+        case {"type": "object", "additionalProperties": inner}:
+            return st.dictionaries(st.sampled_from("abc"), said_by(inner), max_size=3)
+        case {"type": "array", "items": inner}:
+            return st.lists(said_by(inner), max_size=3)
+        case {"format": "date-time"}:
+            return st.sampled_from(["2020-01-01T00:00:00Z", "1969-12-31T23:59:59.5+01:00", "soon"])
+        case {"format": "uuid"}:
+            return st.uuids().map(str)
+        case {"type": "integer"}:
+            return st.integers(-(2**64), 2**64)
+        case {"type": "number"}:
+            return st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9)
+        case {"type": "boolean"}:
+            return st.booleans()
+        case _:
+            return st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@st.composite
+def json_logs(draw: st.DrawFn) -> tuple[list[Any], list[bytes | None]]:
+    found, produced = draw(json_schemas()), list[bytes | None]()
+    compact, ascii_only = draw(st.booleans()), draw(st.booleans())
+    for _ in range(draw(st.integers(1, 12))):
+        number = draw(st.integers(-1, len(found) - 1))
+        if number < 0:
+            produced.append(odd_values(draw))
+            continue
+        value = draw(said_by(found[number]) if draw(st.integers(0, 4)) else VALUES)
+        if draw(st.integers(0, 5)) == 0:
+            compact = not compact
+        produced.append(frame(number + 1) + styled(value, compact, ascii_only))
+    return found, produced
+
+
+@examples(25)
+@given(json_logs(), json_schemas())
+def test_json_with_schemas(log: tuple[list[Any], list[bytes | None]], later: list[Any]) -> None:
+    found, produced = log
+    table = Table()
+    sources = [Source(Format.JSON, json.dumps(one)) for one in [*found, *later]]
+    table.sources = dict(enumerate(sources, 1))
+    check(table, produced, list(table.sources))
+
+
+@examples(5)
+@given(st.lists(st.tuples(RECORDS, st.booleans(), st.booleans()), min_size=1, max_size=3), st.booleans())
+def test_json_without_schemas(parts: list[tuple[list[Any], bool, bool]], has_garbage: bool) -> None:
+    """Each part may be written in another way; the later ones come when the table has columns."""
+    table, before = Table(Mode.JSON), list[tuple[memoryview, list[bytes | None]]]()
+    for records, compact, ascii_only in parts:
+        produced: list[bytes | None] = [styled(one, compact, ascii_only) for one in records]
+        produced += [None, b"{", b"\xff"] if has_garbage else [None]
+        check(table, produced, [])
+        before.append((table.file(produced)[0], produced))
+    for body, produced in before:
+        assert values_in(anew(body, table.current_columns), table.writers) == produced
+
+
+# Protobuf
+
+WIDER: Final = {F.TYPE_INT32: F.TYPE_INT64, F.TYPE_UINT32: F.TYPE_INT64, F.TYPE_FLOAT: F.TYPE_DOUBLE}
+
+
+def protobuf_kin(schema: ProtobufSchema, luck: random.Random) -> ProtobufSchema:
+    """Fields of its first message renamed, widened, removed, added."""
+    file = FileDescriptorProto.FromString(base64.b64decode(schema.source.text))
+    message = file.message_type[0]
+    for field in message.field:
+        if field.type in WIDER and luck.random() < 0.5:
+            field.type = WIDER[field.type]
+        if luck.random() < 0.3:
+            field.name += "_new"
+    plain = [at for at, one in enumerate(message.field) if not one.HasField("oneof_index")]
+    if len(plain) > 1 and luck.random() < 0.5:
+        del message.field[luck.choice(plain)]
+    message.field.add(name="added", number=700, label=F.LABEL_OPTIONAL, type=F.TYPE_STRING)
+    text = base64.b64encode(file.SerializeToString()).decode()
+    return read_protobuf(Source(Format.PROTOBUF, text))
+
+
+def protobuf_schemas(luck: random.Random, count: int) -> list[ProtobufSchema]:
+    made = [schema_of(luck)]
+    for _ in range(count):
+        made.append(protobuf_kin(luck.choice(made), luck) if luck.random() < 0.6 else schema_of(luck))
+    return made
+
+
+def protobuf_value(schema: ProtobufSchema, number: int, luck: random.Random) -> bytes | None:
+    """Of any message of it. None: it has no columns at all."""
+    messages = list(FileDescriptorProto.FromString(base64.b64decode(schema.source.text)).message_type)
+    place = luck.choice([0, luck.randrange(len(messages))])
+    try:
+        one = read_protobuf(schema.source, (place,))
+        shape = one.shape()
+    except Rejected:
+        return None
+    kind: Any = message_factory.GetMessageClass(one.descriptor)
+    body = bytes(message_of(kind, shape, luck).SerializeToString())
+    match luck.randint(0, 7):
+        case 0:
+            body = body[: luck.randint(0, len(body))]
+        case 1:
+            body += b"\xf8\x07\x01"  # a field that nobody knows
+    head = b"\0" if not place and luck.random() < 0.9 else message_head((place,))
+    return frame(number) + head + body
+
+
+@examples(8)
+@given(st.integers(0, 2**32))
+def test_protobuf(seed: int) -> None:
+    luck = random.Random(seed)
+    found, later = protobuf_schemas(luck, luck.randint(0, 2)), protobuf_schemas(luck, 1)
+    table = Table()
+    table.sources = {number: one.source for number, one in enumerate([*found, *later], 1)}
+    produced: list[bytes | None] = []
+    for _ in range(luck.randint(1, 12)):
+        number = luck.randrange(len(found))
+        produced.append(protobuf_value(found[number], number + 1, luck))
+    check(table, [*produced, b"", frame(NOBODY), frame(1)], list(table.sources))
