@@ -5,7 +5,8 @@
 
 Before: the settings of a topic.  After: catalog/arranging.py, which makes partition specs and sort orders of them.
 
-Transforms are those of Iceberg, in the spelling of Spark's SQL (`days` is `day`, a width may come first or last). Names
+Transforms are those of Iceberg, in the spelling of Spark's SQL (`days` is `day`, a width may come first or last). Also
+`void`, which divides nothing: a field that is always null, for who needs its place to be taken. Names
 of columns have dots for what is inside; one with a comma or a parenthesis in it stands in backticks or quotes.
 """
 
@@ -24,9 +25,12 @@ TIMES: Final = ("year", "month", "day", "hour")
 _WITH_WIDTH: Final = ("bucket", "truncate")
 _NAMES: Final = {
     "identity": "identity",
+    "void": "void",
     **{name: name for name in (*TIMES, *_WITH_WIDTH)},
     **{f"{name}s": name for name in TIMES},
 }
+
+_IN_NAMES: Final = {"truncate": "trunc", "void": "null"}
 
 _DATES: Final = frozenset((Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ))
 _TRUNCATED: Final = frozenset((Kind.INT, Kind.LONG, Kind.DECIMAL, Kind.STRING, Kind.BINARY))
@@ -38,6 +42,7 @@ _TAKES: Final = {
     "month": _DATES,
     "day": _DATES,
     "hour": _DATES - {Kind.DATE},
+    "void": frozenset(Kind),
 }
 
 _PIECE: Final = re.compile(r"""(?:`[^`]*`|"[^"]*"|\((?:`[^`]*`|"[^"]*"|[^()`"])*\)|[^,()`"])+""")
@@ -70,7 +75,7 @@ class Transform(NamedTuple):
     def result(self, kind: Primitive) -> Primitive:
         """The type of what comes out of it."""
         match self.name:
-            case "identity" | "truncate":
+            case "identity" | "truncate" | "void":
                 return kind
             case "day":
                 return Primitive(Kind.DATE)
@@ -98,7 +103,7 @@ class Term(NamedTuple):
         name, (transform, width) = self.column.replace(".", "_"), self.transform
         if self.transform == IDENTITY:
             return name
-        return f"{name}_{'trunc' if transform == 'truncate' else transform}{f'_{width}' if width else ''}"
+        return f"{name}_{_IN_NAMES.get(transform, transform)}{f'_{width}' if width else ''}"
 
 
 class SortTerm(NamedTuple):

@@ -104,6 +104,15 @@ async def test_partitions_and_order_come_in_one_commit_and_change_later(catalog:
     assert StaticTable.from_metadata(table.metadata_location).spec().spec_id == 0
 
 
+async def test_void_keeps_a_place(catalog: Catalog) -> None:
+    table = await typed_table(catalog, country=STRING, at=TIME)
+    table, notice = await arrange(catalog, table, wanted("void(country), day(at)"))
+    assert (notice, spec_fields(table)) == ("", [("country_null", "void", 16), ("at_day", "day", 17)])
+    assert file_layout(table.metadata).cuts[0] == Cut(16, STRING, Transform("void"))
+    spec = StaticTable.from_metadata(table.metadata_location).spec()
+    assert [str(one.transform) for one in spec.fields] == ["void", "day"]
+
+
 async def test_a_column_that_is_not_there_is_waited_for(catalog: Catalog) -> None:
     table = await ensure_table(catalog, TOPIC, TOPIC_ID, TYPED)
     asked = wanted("day(_stream.timestamp), country", "country, _stream.offset")

@@ -32,7 +32,7 @@ def test_what_is_written_is_read_again() -> None:
     for term in partition_terms("day(_stream.timestamp), bucket(16, user_id), truncate(4, name), country"):
         assert partition_terms(str(term)) == (term,)
         assert Transform.of(str(term.transform)) == term.transform
-    assert Transform.of("void") is None
+    assert Transform.of("unknown") is None
     assert Transform.of("bucket") is None
     assert Transform.of("day[3]") is None
 
@@ -90,13 +90,20 @@ def test_what_is_wrong_in_an_order_is_said(text: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "source_id"), [("user_id", 16), ("bucket(3, a.b.c)", 20), ("month(at)", 17), ("`odd, (name)`", 23)]
+    ("text", "source_id"),
+    [("user_id", 16), ("bucket(3, a.b.c)", 20), ("month(at)", 17), ("`odd, (name)`", 23), ("void(a.b.c)", 20)],
 )
 def test_columns_are_found_by_their_full_names(text: str, source_id: int) -> None:
     (term,) = partition_terms(text)
     found = found_in(term, COLUMNS)
     assert found is not None
     assert found.source_id == source_id
+
+
+def test_void_takes_everything_and_says_nothing() -> None:
+    (term,) = partition_terms("VOID(a.b)")
+    assert (str(term), term.field_name, Transform.of("void")) == ("void(a.b)", "a_b_null", term.transform)
+    assert all(term.transform.result(Primitive(kind)).kind is kind for kind in Kind)
 
 
 def test_a_column_that_is_not_there_may_come() -> None:

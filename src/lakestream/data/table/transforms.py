@@ -34,6 +34,8 @@ def transformed(array: Any, kind: Primitive, transform: Transform) -> Any:
     match transform.name:
         case "identity":
             return plain
+        case "void":
+            return pa.nulls(len(plain), plain.type)
         case "bucket":
             return _bucket(plain, kind, transform.width)
         case "truncate":

@@ -100,6 +100,13 @@ def test_several_transforms_at_once() -> None:
     assert len(made.files) == len({file.values for file in made.files}), "a file goes on from window to window"
 
 
+@pytest.mark.parametrize("kind", [INT, STRING, DOUBLE, Primitive(Kind.DECIMAL, precision=9, scale=2)], ids=str)
+def test_void_divides_nothing(kind: Primitive) -> None:
+    values = [None, *("12" if kind is STRING else Decimal(1) if kind.precision else 1 for _ in range(9))]
+    made = Made().write(*typed(kind, values), FileLayout(1, (by(C, kind, "void"), by(PARTITION_ID, INT))))
+    assert [(file.values, file.record_count) for file in made.files] == [((None, 0), 10)]
+
+
 def test_a_file_ends_when_it_is_large_enough() -> None:
     layout = FileLayout(1, (by(C, INT),))
     made = Made().write(*typed(INT, [at % 3 for at in range(300)]), layout, window=2_000, file_bytes_max=4_000)

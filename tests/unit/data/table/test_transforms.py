@@ -13,9 +13,12 @@ import pytest
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
     DateType,
     DecimalType,
+    DoubleType,
     FixedType,
+    FloatType,
     IcebergType,
     IntegerType,
     LongType,
@@ -52,6 +55,9 @@ def _decimals(precision: int, scale: int) -> list[Decimal]:
 
 
 VALUES: dict[Primitive, tuple[IcebergType, list[Any]]] = {
+    Primitive(Kind.BOOLEAN): (BooleanType(), [True, False]),
+    Primitive(Kind.FLOAT): (FloatType(), [0.0, -1.5, math.inf]),
+    Primitive(Kind.DOUBLE): (DoubleType(), [0.0, -1.5, math.inf]),
     Primitive(Kind.INT): (IntegerType(), [0, 1, -1, 9, 10, -10, 34, 2**31 - 1, -(2**31) + 100]),
     Primitive(Kind.LONG): (
         LongType(),
@@ -70,7 +76,7 @@ VALUES: dict[Primitive, tuple[IcebergType, list[Any]]] = {
     Primitive(Kind.DECIMAL, precision=30, scale=10): (DecimalType(30, 10), _decimals(30, 10)),
 }
 TRANSFORMS = ["identity", "bucket[1]", "bucket[16]", "bucket[1000003]", "truncate[1]", "truncate[3]", "truncate[10]"]
-TRANSFORMS += ["year", "month", "day", "hour"]
+TRANSFORMS += ["year", "month", "day", "hour", "void"]
 
 
 def _array(kind: Primitive, values: list[Any]) -> Any:
