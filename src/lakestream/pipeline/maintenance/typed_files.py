@@ -11,8 +11,7 @@ from lakestream.catalog.listing import POSITION_DELETES, Listing, Listings, Live
 from lakestream.catalog.rewrite import ROW_IDS_SINCE
 from lakestream.catalog.shapes import schema_of
 from lakestream.pipeline.maintenance.tasks import Source
-from lakestream.schemas.columns import columns_of
-from lakestream.schemas.matching import FIRST_FREE_ID, KEY
+from lakestream.schemas.columns import columns_of, inner_columns
 
 
 async def checked_listing(listings: Listings, table: LoadedTable) -> Listing:
@@ -50,10 +49,12 @@ def source_of(file: LiveFile, listing: Listing) -> Source:
 
 
 def own_ids(table: LoadedTable) -> tuple[int, ...]:
-    """Of the columns that values and keys are in, with those that the columns of keys are inside of."""
-    keys = (
+    """Of the columns that values and keys are in, with the one that those of keys are inside of, whatever it is
+    called by now."""
+    bound = bound_ids(table.metadata)
+    around = (
         column.field_id
         for column in columns_of(schema_of(table.metadata))
-        if column.name == KEY and column.field_id >= FIRST_FREE_ID
+        if any(inner.field_id in bound for inner in inner_columns(column.type))
     )
-    return tuple(bound_ids(table.metadata) | set(keys))
+    return tuple(bound | set(around))

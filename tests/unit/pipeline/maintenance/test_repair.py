@@ -290,3 +290,22 @@ async def test_keys_whose_schema_came_late(world: World) -> None:
     assert [(row["value"], row["_stream"]["key"]) for row in rows] == [(b"plain", VALUE), (b"other", None)]
     assert (await repair(typed)).files_written == 0
     typed.close()
+
+
+async def test_keys_in_a_column_that_somebody_renamed(world: World) -> None:
+    typed = await Typed.start(world, {"lakestream.key.schema": "registry"})
+    await typed.register(V1, "t-key")
+    await typed.append(b"plain", keys=[VALUE])
+    await typed.driving.rounds.run()
+
+    def renamed(metadata: Any) -> list[Any]:
+        fields = [{**one, "name": one["name"].replace("_key", "who")} for one in schema_of(metadata)["fields"]]
+        return [AddSchema({"type": "struct", "fields": fields}), SetCurrentSchema(-1)]
+
+    await typed.driving.catalog.change(typed.partition.topic_id, renamed)
+    await typed.append(b"other", keys=[encoded(V1, {"id": 2, "name": "b"}, 2)])
+    await typed.driving.rounds.run()
+    await typed.register(record(("id", "int"), ("name", "string"), ("more", ["null", "string"])), "t-key")
+    done = await repair(typed)
+    assert done.left == []
+    typed.close()
