@@ -1,6 +1,7 @@
 """The dead letters of a topic: each row with its reason, and what a repair would make of it. Nothing is changed."""
 
 import io
+import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -350,3 +351,53 @@ async def data_files(typed: Typed) -> list[str]:
     table = await typed.driving.catalog.load_id(typed.partition.topic_id)
     listing = await Listings(typed.world.objects, Locations(ROOT)).of_main(table.metadata)
     return [Locations(ROOT).key_of(file.location) for file in listing.data]
+
+
+V2 = record(("id", "int"), ("name", "string"), ("x", "long"))
+MISFIT = record(("id", "string"), ("name", "string"))
+LISTED = record(("id", "int"), ("sizes", {"type": "array", "items": "int"}))
+
+
+def _values(luck: random.Random, count: int) -> list[bytes | None]:
+    """Of four schemas, the last of which comes late; and what is none."""
+    kinds = (
+        lambda: encoded(V1, {"id": luck.randint(0, 9), "name": "a"}, 1),
+        lambda: encoded(V2, {"id": 1, "name": "b", "x": luck.randint(0, 9)}, 2),
+        lambda: encoded(MISFIT, {"id": "s", "name": "c"}, 3),
+        lambda: encoded(LISTED, {"id": 1, "sizes": [1, 2]}, 4),
+        lambda: b"\0\0\0\0\4" + bytes([2, 1, 2, 10, 0]),
+        lambda: encoded(V1, {"id": 1, "name": "cut off"}, 1)[:-2],
+        lambda: b"never",
+        lambda: None,
+    )
+    return [luck.choice(kinds)() for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_what_is_said_to_be_repairable_is_what_a_repair_repairs(world: World, seed: int) -> None:
+    luck = random.Random(seed)
+    settings = {**REGISTRY, **luck.choice([{}, {"lakestream.table.partition": "bucket(2, _stream.offset)"}])}
+    typed = await Typed.start(world, settings)
+    for schema in (V1, V2, MISFIT):
+        await typed.register(schema)
+    for _ in range(3):
+        await moved(typed, *_values(luck, luck.randint(1, 12)))
+    await typed.register(LISTED)
+    before, found, seen = await typed.rows(), await letters(typed), await summary(typed)
+    await repair(typed)
+    after = await typed.rows()
+    changed = [old["_stream"]["offset"] for old, new in zip(before, after, strict=True) if _told_of(old, new)]
+    assert [one.offset for one in found if one.is_repairable] == changed
+    assert (seen.rows, seen.repairable) == (len(found), len(changed))
+    raw = [row["_stream"]["offset"] for row in after if row["_stream"]["value"] is not None]
+    left = await letters(typed)
+    assert [one.offset for one in left if one.is_repairable] == []
+    assert len(raw) == len(left) + (await summary(typed)).spelled, "each row with bytes is one or the other"
+    assert [one.offset for one in await letters(typed, Asked(newest_first=True))] == [one.offset for one in left][::-1]
+    typed.close()
+
+
+def _told_of(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a row has more of its columns than before, or its bytes no more."""
+    filled = [{name for name, value in row.items() if value is not None} for row in (old, new)]
+    return filled[0] != filled[1] or (old["_stream"]["value"] is None) != (new["_stream"]["value"] is None)
