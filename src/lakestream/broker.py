@@ -79,7 +79,7 @@ async def open_broker(
         )
         node.log.when_transactional(transactions.transaction_of)
         opened.push_async_callback(transactions.close)  # after the server: what it has decided it ends
-        admission = Admission(node.stores.metadata)
+        admission = Admission(node.stores.metadata, clock)
         opened.push_async_callback(admission.close)  # after the server: who still waits is answered
         server = KafkaServer(ServerSettings())
         host, port = await _bound(server, settings.kafka)

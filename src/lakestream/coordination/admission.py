@@ -8,12 +8,15 @@ again with the next batch: a producer registers before it produces.
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from lakestream.batch import RecordBatch
+from lakestream.clock import Clock
 from lakestream.coordination.judging import Judges
+from lakestream.coordination.schemas.names import parse
 from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.coordination.topic_settings import SchemaChoice, TopicSettings
 from lakestream.errors import Missing, Rejected
@@ -22,9 +25,13 @@ from lakestream.schemas.model import Format, Source
 from lakestream.schemas.sources import kept
 from lakestream.schemas.typing import Mode, OnInvalid, Part, Typed, WantedSchema
 from lakestream.schemas.writers import Writer
+from lakestream.seldom import Seldom
 
-CONTEXT: Final = "."
+log = logging.getLogger(__name__)
+
 WRITERS_MAX: Final = 1_000
+Writers: TypeAlias = OrderedDict[tuple[str, WantedSchema], Writer]
+"""By context."""
 ASKS_MAX: Final = 100
 """Schemas that one batch may bring."""
 
@@ -48,25 +55,27 @@ def is_asked(settings: TopicSettings) -> bool:
 
 
 class Admission:
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._seldom = Seldom(clock)
         self._shelf = SchemaShelf(store)
         self._judges = Judges()
-        self._writers: OrderedDict[WantedSchema, Writer] = OrderedDict()
+        self._writers: Writers = OrderedDict()
 
     async def check(self, topic: str, settings: TopicSettings, batch: RecordBatch) -> None:
         """InvalidRecords: some are not what the topic says, and why."""
         # Here and not above: most brokers have no use for the kernels of it.
         from lakestream.data.typed.checking import Wrong, check, first_of, noted
 
-        unknown: dict[WantedSchema, Writer] = {}
+        unknown: Writers = OrderedDict()
+        context = settings.schema_context
         for _ in range(ASKS_MAX):
-            value = await self._typed(topic, Part.VALUE, settings.value_schema, unknown)
-            key = await self._typed(topic, Part.KEY, settings.key_schema, unknown)
+            value = await self._typed(topic, Part.VALUE, settings.value_schema, context, unknown)
+            key = await self._typed(topic, Part.KEY, settings.key_schema, context, unknown)
             checked = await asyncio.to_thread(check, batch.data, value, key)
             if not checked.wanted:
                 break
             for wanted in dict.fromkeys(checked.wanted):
-                await self._look_up(wanted, unknown)
+                await self._look_up(context, wanted, unknown)
         else:
             message = f"the batch has records of more than {ASKS_MAX} schemas that nobody knows"
             raise InvalidRecords({0: message}, message)
@@ -76,23 +85,27 @@ class Admission:
             reasons = one.misfits | verdict
             checked.wrong.extend(Wrong((number,), noted(one.part, why)) for number, why in reasons.items())
         if checked.wrong:
-            raise InvalidRecords(first_of(checked.wrong))
+            refused = InvalidRecords(first_of(checked.wrong))
+            if self._seldom.is_news(topic):  # some clients show nothing but the number of the error
+                log.warning("admission.refused topic=%s reason=%s", topic, refused)
+            raise refused
 
     async def close(self) -> None:
         await self._judges.close()
 
-    async def _typed(self, topic: str, part: Part, choice: SchemaChoice, unknown: dict[WantedSchema, Writer]) -> Typed:
+    async def _typed(self, topic: str, part: Part, choice: SchemaChoice, context: str, unknown: "Writers") -> Typed:
         match choice.mode:
             case Mode.NONE | Mode.JSON:
                 return Typed(choice.mode)
             case Mode.REGISTRY:
-                known = [one for wanted, one in (*self._writers.items(), *unknown.items()) if wanted.part is part]
-                return Typed(choice.mode, tuple(known))
+                known = (*self._writers.items(), *unknown.items())
+                mine = [one for (where, wanted), one in known if where == context and wanted.part is part]
+                return Typed(choice.mode, tuple(mine))
             case Mode.LATEST | Mode.FIXED:
-                return Typed(choice.mode, (await self._chosen(topic, part, choice),))
+                return Typed(choice.mode, (await self._chosen(topic, part, choice, context),))
 
-    async def _chosen(self, topic: str, part: Part, choice: SchemaChoice) -> Writer:
-        subject = choice.subject or f"{topic}-{part.value}"
+    async def _chosen(self, topic: str, part: Part, choice: SchemaChoice, context: str) -> Writer:
+        subject = str(parse(choice.subject or f"{topic}-{part.value}", context))
         try:
             if choice.mode is Mode.LATEST:
                 found = await self._shelf.latest(subject)
@@ -102,15 +115,16 @@ class Admission:
             return Writer(0, "", f"the topic's schema is not to be had: {error}")
         return Writer(found.id, found.source.format.value, found.source.text, kept(found.source), schema_id=found.id)
 
-    async def _look_up(self, wanted: WantedSchema, unknown: dict[WantedSchema, Writer]) -> None:
+    async def _look_up(self, context: str, wanted: WantedSchema, unknown: "Writers") -> None:
         try:
-            source = await self._shelf.source_of(CONTEXT, wanted.schema_id)
+            source = await self._shelf.source_of(context, wanted.schema_id)
         except (Missing, Rejected) as error:
             nobody = Writer(wanted.schema_id, "", str(error), schema_id=wanted.schema_id, framed=True)
-            unknown[wanted] = nobody
+            unknown[context, wanted] = nobody
             return
         message = wanted.message if source.format is Format.PROTOBUF and any(wanted.message) else ()
-        self._writers[WantedSchema(wanted.part, wanted.schema_id, message)] = _framed(source, wanted.schema_id, message)
+        known = WantedSchema(wanted.part, wanted.schema_id, message)
+        self._writers[context, known] = _framed(source, wanted.schema_id, message)
         while len(self._writers) > WRITERS_MAX:
             self._writers.popitem(last=False)
 

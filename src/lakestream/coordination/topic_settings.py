@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from lakestream.catalog.names import Namespace, check_namespace
 from lakestream.catalog.table_properties import properties_of
 from lakestream.catalog.topic_layout import COLUMNS, STREAM, VALUE, iceberg_schema
+from lakestream.coordination.schemas.names import DEFAULT, check_context
 from lakestream.errors import Misconfigured, Rejected
 from lakestream.schemas.columns import columns_of
 from lakestream.schemas.terms import SortTerm, Term, found_in, partition_terms, sort_terms
@@ -125,6 +126,16 @@ def _schema(text: str) -> SchemaChoice:
     if version == "latest":
         return SchemaChoice(Mode.LATEST, subject)
     return SchemaChoice(Mode.FIXED, subject, _number(1, 2**31 - 1)(version))
+
+
+def _context(text: str) -> str:
+    """`.prod`, as the registry's paths have it; also `prod` and `:.prod:`."""
+    if not text:
+        return DEFAULT
+    try:
+        return check_context(text)
+    except Rejected as error:
+        raise ValueError(str(error)) from error
 
 
 def _partitioned(text: str) -> tuple[Term, ...]:
@@ -321,6 +332,14 @@ SETTINGS: Final[Mapping[str, Setting]] = {
             "what keys are, for the column _key of the table: as for values; latest is that of <topic>-key",
         ),
         Setting(
+            "lakestream.schema.context",
+            Kind.STRING,
+            "",
+            _context,
+            "the context of the schema registry in which ids and subjects of values and keys are looked up, as .prod;"
+            " a subject that names its own (:.prod:orders-value@3) is looked up there; empty: the default context",
+        ),
+        Setting(
             "lakestream.on.invalid",
             Kind.STRING,
             OnInvalid.KEEP.value,
@@ -366,6 +385,7 @@ class TopicSettings:
     dirty_ratio_min: float
     value_schema: SchemaChoice
     key_schema: SchemaChoice
+    schema_context: str
     on_invalid: OnInvalid
 
 
@@ -451,6 +471,7 @@ def _read(chosen: tuple[tuple[str, str], ...]) -> TopicSettings:
         table_properties=values["lakestream.table.properties"],
         value_schema=values["lakestream.value.schema"],
         key_schema=values["lakestream.key.schema"],
+        schema_context=values["lakestream.schema.context"],
         on_invalid=values["lakestream.on.invalid"],
     )
 

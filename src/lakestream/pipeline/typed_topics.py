@@ -23,6 +23,7 @@ from lakestream.catalog.evolve import Evolving, evolve, with_value
 from lakestream.catalog.shapes import schema_of as table_schema
 from lakestream.catalog.topic_layout import VALUE_ID
 from lakestream.clock import Clock
+from lakestream.coordination.schemas.names import Subject, parse
 from lakestream.coordination.topic_settings import SchemaChoice, TopicSettings
 from lakestream.coordination.topic_settings import read as read_settings
 from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
@@ -33,12 +34,10 @@ from lakestream.schemas.model import Format, Schema, Source
 from lakestream.schemas.shape import Kind, Primitive, Struct, Type, children
 from lakestream.schemas.sources import kept, read_message, source_of
 from lakestream.schemas.typing import Inferred, Mode, Part, Typed, Typing, WantedSchema
-from lakestream.schemas.writers import Bound, Writer
+from lakestream.schemas.writers import DEFAULT_CONTEXT, Bound, Writer
 
 log = logging.getLogger(__name__)
 
-CONTEXT: Final = "."
-"""Ids in front of values are those of the registry's default context."""
 WRITERS_MAX: Final = 1_000
 """Of one table. JSON with ever new shapes would have one for each."""
 UNKNOWN_MAX: Final = 200
@@ -114,8 +113,8 @@ class _Side:
 
     def current(self) -> list[Writer]:
         """Of those with an id in front one for each schema and message: the one that was made last."""
-        framed = {(one.schema_id, one.message): one for one in sorted(self.writers.values(), key=_age) if one.framed}
-        return [one for one in self.writers.values() if not one.framed or framed[one.schema_id, one.message] is one]
+        framed = {_front(one): one for one in sorted(self.writers.values(), key=_age) if one.framed}
+        return [one for one in self.writers.values() if not one.framed or framed[_front(one)] is one]
 
     def given_up(self, now_ms: int) -> list[Writer]:
         """Those that are not asked for just now. What was not met for long is forgotten."""
@@ -123,9 +122,9 @@ class _Side:
             del self.unknown[wanted]
         return [one.writer for one in self.unknown.values() if one.again_ms > now_ms]
 
-    def has(self, wanted: WantedSchema) -> bool:
-        message = wanted.message if any(wanted.message) else ()
-        known = [one for one in self.writers.values() if one.framed and one.schema_id == wanted.schema_id]
+    def has(self, wanted: WantedSchema, context: str) -> bool:
+        message, number = wanted.message if any(wanted.message) else (), (context, wanted.schema_id)
+        known = [one for one in self.writers.values() if one.framed and (one.context, one.schema_id) == number]
         return any(one.message == message or one.format != Format.PROTOBUF.value for one in known)
 
     def free_number(self) -> int:
@@ -142,7 +141,7 @@ class _Topic:
     sides: Mapping[Part, _Side]
     read_ms: int
     taken_over: bool = True
-    """Some writers are new: who made them had widened the table before, so it is to be looked at again."""
+    """Writers of others: who made them had widened the table before, so it is to be looked at again."""
 
 
 class TypedTopics:
@@ -169,7 +168,8 @@ class TypedTopics:
         numbers: dict[Part, int] = {}
         for part, choice in choices.items():
             if choice.mode in (Mode.LATEST, Mode.FIXED):
-                table, numbers[part] = await self._chosen(topic, named.name, table, part, choice)
+                subject = parse(choice.subject or f"{named.name}-{part.value}", settings.schema_context)
+                table, numbers[part] = await self._chosen(topic, subject, table, part, choice)
         return Prepared(await self._wide_enough(topic, table), self._typing(topic, settings, numbers))
 
     async def mend(self, named: NamedTopic, table: LoadedTable) -> Prepared:
@@ -196,7 +196,7 @@ class TypedTopics:
         topic = await self._topic(table.table_id)
         for wanted in dict.fromkeys(schemas):
             if len(topic.sides[wanted.part].given_up(self._clock.now_ms())) < UNKNOWN_MAX:
-                table = await self._look_up(topic, table, wanted)
+                table = await self._look_up(topic, table, wanted, settings.schema_context)
         for inferred in _widest(shapes):
             side = topic.sides[inferred.part]
             writer = Writer(side.free_number(), inferred.format, inferred.text, style=inferred.style)
@@ -207,19 +207,19 @@ class TypedTopics:
     def _typing(self, topic: _Topic, settings: TopicSettings, numbers: Mapping[Part, int]) -> Typing:
         sides, now_ms = topic.sides.values(), self._clock.now_ms()
         return Typing(
-            self._typed(topic.sides[Part.VALUE], settings.value_schema, numbers.get(Part.VALUE, 0)),
-            self._typed(topic.sides[Part.KEY], settings.key_schema, numbers.get(Part.KEY, 0)),
+            self._typed(topic.sides[Part.VALUE], settings, settings.value_schema, numbers.get(Part.VALUE, 0)),
+            self._typed(topic.sides[Part.KEY], settings, settings.key_schema, numbers.get(Part.KEY, 0)),
             settings.on_invalid,
             asks=all(len(one.given_up(now_ms)) < UNKNOWN_MAX and len(one.writers) < WRITERS_MAX for one in sides),
         )
 
-    def _typed(self, side: _Side, choice: SchemaChoice, number: int) -> Typed:
+    def _typed(self, side: _Side, settings: TopicSettings, choice: SchemaChoice, number: int) -> Typed:
         match choice.mode:
             case Mode.NONE:
                 return Typed()
             case Mode.REGISTRY:
-                framed = [one for one in side.current() if one.framed]
-                return Typed(choice.mode, (*framed, *side.given_up(self._clock.now_ms())))
+                framed = [one for one in (*side.current(), *side.given_up(self._clock.now_ms())) if one.framed]
+                return Typed(choice.mode, tuple(one for one in framed if one.context == settings.schema_context))
             case Mode.LATEST | Mode.FIXED:
                 nobody = side.unknown.get(WantedSchema(Part.VALUE, 0))
                 chosen = side.writers.get(number) or (nobody.writer if nobody else None)
@@ -250,17 +250,16 @@ class TypedTopics:
         return table
 
     async def _chosen(
-        self, topic: _Topic, name: str, table: LoadedTable, part: Part, choice: SchemaChoice
+        self, topic: _Topic, subject: Subject, table: LoadedTable, part: Part, choice: SchemaChoice
     ) -> tuple[LoadedTable, int]:
         """The writer of values that have nothing in front; 0: there is no such schema."""
-        subject = choice.subject or f"{name}-{part.value}"
         side, nobody = topic.sides[part], WantedSchema(Part.VALUE, 0)
         try:
             if choice.mode is Mode.LATEST:
-                found = await self._registry.latest(subject)
+                found = await self._registry.latest(str(subject))
             else:
-                found = await self._registry.version(subject, choice.version)
-            writer = _unnumbered(found.source, found.id)
+                found = await self._registry.version(str(subject), choice.version)
+            writer = _unnumbered(found.source, found.id, subject.context)
             if (known := side.same(writer)) is None:
                 schema = await self._read(found.source, ())
                 table, known = await self._have(topic, table, part, writer, _shaped(schema))
@@ -270,18 +269,21 @@ class TypedTopics:
         side.unknown.pop(nobody, None)
         return table, known.number
 
-    async def _look_up(self, topic: _Topic, table: LoadedTable, wanted: WantedSchema) -> LoadedTable:
+    async def _look_up(self, topic: _Topic, table: LoadedTable, wanted: WantedSchema, context: str) -> LoadedTable:
         side, schema_id = topic.sides[wanted.part], wanted.schema_id
-        if side.has(wanted):  # several moves may want the same
+        if side.has(wanted, context):  # several moves may want the same
             return table
         try:
-            source = await self._registry.source_of(CONTEXT, schema_id)
+            source = await self._registry.source_of(context, schema_id)
         except (Missing, Rejected) as error:
-            nobody = Writer(schema_id, "", f"schema {schema_id}: {error}", schema_id=schema_id, framed=True)
+            why = f"schema {schema_id}: {error}"
+            nobody = Writer(schema_id, "", why, schema_id=schema_id, framed=True, context=context)
             self._give_up(side, WantedSchema(wanted.part, schema_id), nobody, str(error))
             return table
         message = wanted.message if source.format is Format.PROTOBUF and any(wanted.message) else ()
-        writer = _framed(source, schema_id, message, wanted.style if source.format is Format.JSON else "", side)
+        style = wanted.style if source.format is Format.JSON else ""
+        number = schema_id if context == DEFAULT_CONTEXT and not message else side.free_number()
+        writer = _framed(source, number, schema_id, message, style, context)
         try:
             shaped = _shaped(await self._read(source, message))
         except Rejected as error:
@@ -345,7 +347,7 @@ class TypedTopics:
             writer = _numbered(wanted, number, made)
             stored = await self._catalog.writers.create(topic_id, part, writer)
             side.writers[stored.number] = stored
-            topic.taken_over = True  # also of ours: what comes next may fail, and who asked has the table as it was
+            topic.taken_over |= stored != writer
             if _essence(stored) == _essence(wanted):
                 return stored
             number = side.free_number()
@@ -387,14 +389,14 @@ def _lacks_some(bounds: Sequence[Bound | None]) -> bool:
     return any(one is None or _lacks_some(one.children) for one in bounds)
 
 
-def _unnumbered(source: Source, schema_id: int) -> Writer:
+def _unnumbered(source: Source, schema_id: int, context: str) -> Writer:
     """Of values without an id in front; 0: its number is yet to be given."""
-    return Writer(0, source.format.value, source.text, kept(source), schema_id=schema_id)
+    return Writer(0, source.format.value, source.text, kept(source), schema_id=schema_id, context=context)
 
 
-def _framed(source: Source, schema_id: int, message: tuple[int, ...], style: str, side: _Side) -> Writer:
+def _framed(source: Source, number: int, schema_id: int, message: tuple[int, ...], style: str, context: str) -> Writer:
     return Writer(
-        side.free_number() if message else schema_id,
+        number,
         source.format.value,
         source.text,
         kept(source),
@@ -402,6 +404,7 @@ def _framed(source: Source, schema_id: int, message: tuple[int, ...], style: str
         framed=True,
         message=message,
         style=style,
+        context=context,
     )
 
 
@@ -416,13 +419,19 @@ def _numbered(wanted: Writer, number: int, made: Grown) -> Writer:
         message=wanted.message,
         style=wanted.style,
         columns=made.bounds,
+        context=wanted.context,
     )
 
 
+def _front(writer: Writer) -> tuple[object, ...]:
+    """What stands in front of its values, and where that means it."""
+    return writer.context, writer.schema_id, writer.message
+
+
 def _essence(writer: Writer) -> tuple[object, ...]:
-    """What makes it another one, but for the columns. The text of an id never changes."""
+    """What makes it another one, but for the columns. The text of an id never changes, in a context."""
     text = writer.text if not writer.schema_id else ""
-    return writer.format, writer.schema_id, writer.framed, writer.message, text, writer.style
+    return writer.format, writer.context, writer.schema_id, writer.framed, writer.message, text, writer.style
 
 
 def _age(writer: Writer) -> int:

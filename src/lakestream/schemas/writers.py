@@ -2,11 +2,15 @@
 
 A table keeps one writer for each number in its column `_stream.schema_id`, for as long as it has rows of it: a registry
 may forget a schema, a table may not. Numbers from 1 on are the registry's ids, of values that have them in front;
-negative ones are given by the table itself: shapes of JSON without a schema, values without an id in front, and further
-messages of one Protobuf schema.
+negative ones are given by the table itself: shapes of JSON without a schema, values without an id in front, further
+messages of one Protobuf schema, and schemas of other contexts than the default one, which have ids of their own.
 """
 
+from typing import Final
+
 import msgspec
+
+DEFAULT_CONTEXT: Final = "."
 
 
 class Bound(msgspec.Struct, frozen=True, array_like=True):
@@ -27,7 +31,7 @@ class Writer(msgspec.Struct, frozen=True):
     references: tuple[tuple[str, str], ...] = ()
     """Name and text of every schema that it needs, each before those that need it."""
     schema_id: int = 0
-    """The registry's id of it; 0: it has none."""
+    """The registry's id of it, in the context; 0: it has none."""
     framed: bool = False
     """Values begin with a zero byte and that id (Confluent's wire format); Protobuf has the message behind it."""
     message: tuple[int, ...] = ()
@@ -36,6 +40,8 @@ class Writer(msgspec.Struct, frozen=True):
     """JSON: how its text was written, so that it can be written so again."""
     columns: tuple[Bound | None, ...] = ()
     """One for each field of the shape."""
+    context: str = DEFAULT_CONTEXT
+    """Of the registry: in another one the same id is another schema."""
 
 
 class NoWriter(Exception):

@@ -38,8 +38,9 @@ def framed(schema_id: int) -> bytes:
 
 class Gate:
     def __init__(self) -> None:
-        store = MemoryServer(SystemClock()).client()
-        self.admission = Admission(store)
+        clock = SystemClock()
+        store = MemoryServer(clock).client()
+        self.admission = Admission(store, clock)
         self.registry = SchemaRegistry(store, RandomIds())
 
     async def register(self, text: str, kind: Format = Format.AVRO, subject: str = "t-value") -> int:
@@ -47,11 +48,15 @@ class Gate:
         return (await self.registry.register(wanted)).version.id
 
     async def refused(
-        self, choice: str, *values: bytes | None, keys: list[bytes | None] | None = None, key: str = "none"
+        self,
+        choice: str,
+        *values: bytes | None,
+        keys: list[bytes | None] | None = None,
+        key: str = "none",
+        context: str = "",
     ) -> tuple[tuple[int, ...], str] | None:
-        settings = topic_settings.read(
-            {"lakestream.value.schema": choice, "lakestream.key.schema": key, "lakestream.on.invalid": "reject"}
-        )
+        chosen = {"lakestream.value.schema": choice, "lakestream.key.schema": key, "lakestream.on.invalid": "reject"}
+        settings = topic_settings.read(chosen | {"lakestream.schema.context": context})
         assert is_asked(settings)
         batch = RecordBatch.parse(make_batch(list(values), keys=keys))
         try:
@@ -119,6 +124,19 @@ async def test_plain_json_and_keys(gate: Gate) -> None:
     assert refused is not None
     assert refused[0] == (0, 1)
     assert "key: it does not begin with a zero byte" in refused[1]
+
+
+async def test_ids_and_subjects_of_a_context(gate: Gate) -> None:
+    assert await gate.register(json.dumps(SCHEMA)) == 1
+    assert await gate.register('{"type": "integer"}', Format.JSON, ":.prod:t-value") == 1
+    here, there = encoded(1, id=1, s="a"), framed(1) + b"3"
+    for context, good, bad in (("", here, there), (".prod", there, here), ("", here, there)):
+        assert await gate.refused("registry", good, context=context) is None
+        assert await gate.refused("registry", bad, context=context) is not None
+        assert await gate.refused("latest", good[5:], context=context) is None
+        assert await gate.refused("t-value@1", bad[5:], context=context) is not None
+        assert await gate.refused(":.prod:t-value@1", b"3", context=context) is None
+    assert await gate.refused("registry", here, context=".other") is not None
 
 
 @pytest.mark.parametrize(

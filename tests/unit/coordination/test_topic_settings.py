@@ -55,6 +55,11 @@ def test_what_streams_and_connect_set_is_taken() -> None:
         ("lakestream.value.schema", "orders@", "'' is not a whole number"),
         ("lakestream.key.schema", "orders@0", "0 is not between 1 and"),
         ("lakestream.on.invalid", "drop", "'drop' is not known"),
+        ("lakestream.schema.context", ".a:b", "has a colon inside"),
+        ("lakestream.schema.context", ":*:", "no context that schemas can be registered in"),
+        ("lakestream.schema.context", ".__GLOBAL", "no context that schemas can be registered in"),
+        ("lakestream.schema.context", ".a\n", "control character"),
+        ("lakestream.schema.context", "x" * 2_000, "at most 1000 characters"),
         ("message.format.version", "3.0", "'message.format.version' is not known"),
         ("remote.storage.enable", "true", "'remote.storage.enable' is not known"),
         ("max.compaction.lag.ms", "0", "0 is not between 1 and"),
@@ -96,6 +101,9 @@ def test_what_values_are_written_with(text: str, choice: SchemaChoice) -> None:
     assert settings.value_schema == choice
     assert settings.key_schema == SchemaChoice(Mode.NONE)
     assert settings.on_invalid is OnInvalid.KEEP
+    assert settings.schema_context == "."
+    for text in (".prod", "prod", ":.prod:"):
+        assert topic_settings.read({"lakestream.schema.context": text}).schema_context == ".prod"
 
 
 def test_the_longest_lag_of_compaction_is_not_below_the_shortest() -> None:

@@ -10,8 +10,9 @@ Ids are given per context: the same id in two contexts may be two schemas.
 from typing import Final, NamedTuple
 
 from lakestream.coordination.schemas.refusals import InvalidSubject
+from lakestream.schemas.writers import DEFAULT_CONTEXT
 
-DEFAULT: Final = "."
+DEFAULT: Final = DEFAULT_CONTEXT
 GLOBAL: Final = ".__GLOBAL"
 """A context for settings only: what holds for all contexts that say nothing themselves."""
 EVERY: Final = ":*:"
@@ -49,6 +50,15 @@ def parse_context(text: str) -> str:
     if ":" in bare:
         raise InvalidSubject(f"context {text!r} has a colon inside its name")
     return bare if bare.startswith(".") else f".{bare}"
+
+
+def check_context(text: str) -> str:
+    """One that schemas can be registered in."""
+    context = parse_context(text)
+    if context == GLOBAL or "*" in context:
+        raise InvalidSubject(f"context {text!r} is no context that schemas can be registered in")
+    check_text(Subject(context, ""))
+    return context
 
 
 def context_prefix(context: str) -> str:

@@ -27,8 +27,13 @@ _IN_ADDRESSES: Final = "%/:=&?~#+!$,;'@()*[]"
 def rules_of(text: str, references: tuple[tuple[str, str], ...] = ()) -> Rules:
     """Rejected: one of them is no JSON Schema."""
     contents = parsed(text, "the schema")
-    others = tuple((_address(name), _mended(parsed(other, f"reference {name!r}"))) for name, other in references)
-    return Rules(address_of_dialect(contents), _mended(contents), others)
+    others: dict[str, str] = {}
+    for name, other in references:
+        below = parsed(other, f"reference {name!r}")
+        for known_as in (name, below.get("$id") or below.get("id") if isinstance(below, dict) else None):
+            if isinstance(known_as, str):
+                others.setdefault(_address(known_as).partition("#")[0], _mended(below))
+    return Rules(address_of_dialect(contents), _mended(contents), tuple(others.items()))
 
 
 def _address(text: str) -> str:

@@ -180,10 +180,14 @@ UNKNOWN_VERSION: Final = _UnknownVersion()
 def describe(error: LakestreamError, services: Services | None = None) -> str:
     """One line, short enough for the strings of old versions, whatever the client had us quote. With `services`, logs
     are called by the names of their topics too: whoever wrote it knew only the ids."""
-    text = " ".join(str(error).split())
+    text = str(error)
     if services is not None:
         text = LOG.sub(lambda found: _with_name(found, services), text)
-    return text[:MESSAGE_CHARACTERS_MAX]
+    return one_line(text)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:MESSAGE_CHARACTERS_MAX]
 
 
 def _with_name(found: re.Match[str], services: Services) -> str:

@@ -103,6 +103,9 @@ def test_references_by_their_names() -> None:
     assert reason(schema, {"age": 200}, other__json=other) == "/age: 200 is greater than the maximum of 120"
     named = {"$id": "https://acme.example/a/b.json", **schema}
     assert reason(named, {"age": 200}, other__json=other) is not None
+    # By an id of its own, whatever the name is.
+    own = {"$id": "https://acme.example/age#", "maximum": 120}
+    assert reason({"$ref": "https://acme.example/age"}, 200, other__json=own) is not None
     # By names that are no addresses, and through one another.
     text, deep = json.dumps({"$ref": "my other"}), json.dumps({"$ref": "third"})
     rules = rules_of(text, (("third", '{"type": "integer"}'), ("my other", deep)))

@@ -30,7 +30,7 @@ from lakestream.metadata.claims import NO_TRANSACTION
 from lakestream.metadata.transactions import Identity
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka import setbacks
-from lakestream.protocol.kafka.dispatch import Call, Done, describe, handles, tell
+from lakestream.protocol.kafka.dispatch import Call, Done, describe, handles, one_line, tell
 from lakestream.protocol.kafka.errors import Code, InvalidRecord, KafkaError
 from lakestream.protocol.kafka.keyless import keyless
 from lakestream.protocol.kafka.produce_answer import Stored, StoredTopic, written
@@ -220,7 +220,8 @@ async def _check_schemas(topic: TopicData, batch: RecordBatch, settings: TopicSe
     try:
         await services.admission.check(name or "", settings, batch)
     except InvalidRecords as error:
-        raise InvalidRecord(error.numbers, str(error), dict(islice(error.reasons.items(), REASONS_TOLD))) from error
+        told = {number: one_line(reason) for number, reason in islice(error.reasons.items(), REASONS_TOLD)}
+        raise InvalidRecord(error.numbers, str(error), told) from error
     except Corrupt as error:
         raise KafkaError(Code.INVALID_RECORD, str(error)) from error
 
