@@ -141,7 +141,7 @@ class _Topic:
     sides: Mapping[Part, _Side]
     read_ms: int
     taken_over: bool = True
-    """Writers of others: who made them had widened the table before, so it is to be looked at again."""
+    """Some writers are new: who made them had widened the table before, so it is to be looked at again."""
 
 
 class TypedTopics:
@@ -347,7 +347,7 @@ class TypedTopics:
             writer = _numbered(wanted, number, made)
             stored = await self._catalog.writers.create(topic_id, part, writer)
             side.writers[stored.number] = stored
-            topic.taken_over |= stored != writer
+            topic.taken_over = True  # also of ours: what comes next may fail, and who asked has the table as it was
             if _essence(stored) == _essence(wanted):
                 return stored
             number = side.free_number()
