@@ -57,6 +57,8 @@ def plain(value: Any) -> Any:
         return [plain(inner) for inner in value]
     if isinstance(value, list):
         return [plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
     return value.hex() if isinstance(value, bytes | bytearray) else value
 
 

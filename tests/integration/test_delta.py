@@ -18,6 +18,7 @@ from confluent_kafka.admin._resource import ResourceType
 from deltalake import DeltaTable
 from duckdb_extensions import import_extension  # type: ignore[import-untyped]
 from pyiceberg.types import TimeType
+from tests.integration import delta_types, typed_engines
 from tests.integration.delta_tables import BOTH, delta_root, delta_rows, maintained
 from tests.integration.dying_pipeline import DIED, SCRIPT
 from tests.integration.engines import Rows, Spark, duckdb_of, pyiceberg_of, spark_of
@@ -48,10 +49,12 @@ def spark(cluster: Brokers, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 class Topic:
     """And its tables."""
 
-    def __init__(self, cluster: Brokers, name: str, configs: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, cluster: Brokers, name: str, configs: Mapping[str, str] | None = None, partitions: int = 2
+    ) -> None:
         self.cluster, self.name = cluster, name
         self.client = Confluent(cluster.bootstrap)
-        self.client.create_topic(name, partitions=2, configs={**BOTH, **(configs or {})})
+        self.client.create_topic(name, partitions=partitions, configs={**BOTH, **(configs or {})})
         self.count = 0
 
     def grow(self, count: int) -> None:
@@ -202,6 +205,38 @@ def test_columns_of_values(cluster: Brokers) -> None:
     assert topic.delta_query(columns) == wanted
     assert topic.delta_query(f"{columns}", "WHERE title = 'n3' AND \"by\".author = 'x'") == [wanted[3]]
     assert {row[-1] for row in wanted} == {None, True}
+
+
+@pytest.fixture(scope="module")
+def everything(cluster: Brokers) -> Topic:
+    """Avro, in two files: a field of every type."""
+    topic = Topic(cluster, "everything", {"lakestream.value.schema": "registry"}, partitions=1)
+    values = delta_types.serialized(cluster, topic.name)
+    for half in (values[: delta_types.ROWS // 2], values[delta_types.ROWS // 2 :]):
+        topic.client.produce(topic.name, [Record(one, b"k") for one in half])
+        move(cluster)
+    return topic
+
+
+def test_every_type_is_the_same_in_both_tables(cluster: Brokers, everything: Topic) -> None:
+    columns = delta_types.columns(cluster, everything.name)
+    wanted, root = delta_types.expected(columns), everything.root.removeprefix("file://")
+    by_pyiceberg = delta_types.by_pyiceberg(cluster, everything.name, columns)
+    assert delta_types.empty_as_null(by_pyiceberg) == delta_types.empty_as_null(wanted)
+    assert typed_engines.by_duckdb(cluster, everything.name, columns) == wanted
+    assert delta_types.by_delta_rs(root, columns) == wanted
+    assert delta_types.by_duckdb(cluster, root, columns) == wanted
+    offsets = delta_types.offsets_expected()
+    assert delta_types.offsets_by_delta_rs(root) == offsets
+    assert delta_types.offsets_by_duckdb(cluster, root) == offsets
+
+
+def test_every_type_is_the_same_to_spark(cluster: Brokers, everything: Topic, spark: Spark) -> None:
+    columns = delta_types.columns(cluster, everything.name)
+    wanted, delta = delta_types.expected(columns), f"spark_catalog.delta.`{everything.root.removeprefix('file://')}`"
+    assert typed_engines.by_spark_from(spark, f"lake.default.{everything.name}", columns) == wanted
+    assert typed_engines.by_spark_from(spark, delta, columns) == wanted
+    assert delta_types.offsets_by_spark(spark, delta) == delta_types.offsets_expected()
 
 
 def test_what_delta_cannot_say_is_refused(cluster: Brokers) -> None:

@@ -81,7 +81,7 @@ def _primitive(value: Any, kind: Kind) -> Any:
         case Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return value if isinstance(value, int) else _micros(value)
         case Kind.UUID:
-            return str(uuid.UUID(bytes=bytes(value)) if isinstance(value, bytes | bytearray) else value)
+            return str(uuid.UUID(bytes=bytes(value)) if isinstance(value, bytes | bytearray) else uuid.UUID(str(value)))
         case Kind.FIXED | Kind.BINARY:
             return value if isinstance(value, str) else bytes(value).hex()
         case Kind.DECIMAL:
@@ -90,18 +90,20 @@ def _primitive(value: Any, kind: Kind) -> Any:
             return value
 
 
-def _micros(moment: dt.datetime) -> int:
+def _micros(moment: dt.datetime | str) -> int:
+    """Spark's inside of others are texts."""
+    moment = dt.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     return (moment.replace(tzinfo=None) - dt.datetime(1970, 1, 1)) // dt.timedelta(microseconds=1)
 
 
-def _of_arrow(table: pa.Table, columns: tuple[Column, ...]) -> list[list[Any]]:
+def of_arrow(table: pa.Table, columns: tuple[Column, ...]) -> list[list[Any]]:
     rows = sorted(table.to_pylist(), key=lambda one: one["_stream"]["offset"])
     return [[one["_stream"]["offset"], *(spelled(one[column.name], column) for column in columns[:-1])] for one in rows]
 
 
 def by_pyiceberg(cluster: Brokers, topic: str, columns: tuple[Column, ...]) -> list[list[Any]]:
     """It reads a map of structs that is null as one that is empty; there is no empty one among these."""
-    rows = _of_arrow(pyiceberg_of(cluster).load_table(f"default.{topic}").scan().to_arrow(), columns)
+    rows = of_arrow(pyiceberg_of(cluster).load_table(f"default.{topic}").scan().to_arrow(), columns)
     place = 1 + [column.name for column in columns].index("nested")
     return [[*one[:place], one[place] or None, *one[place + 1 :]] for one in rows]
 
@@ -113,17 +115,21 @@ def by_polars(cluster: Brokers, topic: str, columns: tuple[Column, ...]) -> list
         pyiceberg_of(cluster).load_table(f"default.{topic}"), storage_options=options or None
     ).collect()
     assert isinstance(frame, polars.DataFrame)
-    return _of_arrow(frame.to_arrow(), columns)
+    return of_arrow(frame.to_arrow(), columns)
 
 
 def by_duckdb(cluster: Brokers, topic: str, columns: tuple[Column, ...]) -> list[list[Any]]:
     with duckdb_of(cluster) as duck:
-        return _of_arrow(duck.execute(f'SELECT * FROM lake."default".{topic}').to_arrow_table(), columns)
+        return of_arrow(duck.execute(f'SELECT * FROM lake."default".{topic}').to_arrow_table(), columns)
 
 
 def by_spark(spark: Spark, topic: str, columns: tuple[Column, ...]) -> list[list[Any]]:
+    return by_spark_from(spark, f"lake.default.{topic}", columns)
+
+
+def by_spark_from(spark: Spark, source: str, columns: tuple[Column, ...]) -> list[list[Any]]:
     wanted = ", ".join(_in_spark(column) for column in columns[:-1])
-    found = spark.sql(f"SELECT _stream.`offset`, {wanted} FROM lake.default.{topic}")
+    found = spark.sql(f"SELECT _stream.`offset`, {wanted} FROM {source}")
     return [
         [offset, *(spelled(value, column) for value, column in zip(values, columns[:-1], strict=True))]
         for offset, *values in sorted(found, key=lambda one: one[0])
@@ -134,13 +140,13 @@ def _in_spark(column: Column) -> str:
     """As something that JSON can carry."""
     match column.type:
         case MapColumn():
-            return f"map_entries({column.name})"
+            return f"map_entries(`{column.name}`)"
         case Primitive(Kind.TIMESTAMP | Kind.TIMESTAMPTZ):
-            return f"unix_micros(CAST({column.name} AS timestamp))"
+            return f"unix_micros(CAST(`{column.name}` AS timestamp))"
         case Primitive(Kind.DATE | Kind.DECIMAL):
-            return f"CAST({column.name} AS string)"
+            return f"CAST(`{column.name}` AS string)"
         case _:
-            return column.name
+            return f"`{column.name}`"
 
 
 # What engines answer with the bounds in manifests and files
