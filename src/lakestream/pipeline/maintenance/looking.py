@@ -4,9 +4,10 @@ Before: sheet.py, which says which file, and what is known of schemas.  The step
 at a time; nothing is written. What comes out are the rows that somebody has to know of, in Arrow's arrays:
 
     rejected      it has no columns, or not all of them, and would not have them now either: there is a reason
-    repairable    a repair would give it columns, or make its bytes superfluous
+    repairable    it has not, and a repair would give it some
 
-Rows that have all their columns, and bytes beside them that are spelled otherwise than ours, are none of these.
+Rows that have all their columns, and bytes beside them that are spelled otherwise than ours, are none of these, also
+where a repair could spare the bytes by now.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ from lakestream.pipeline.maintenance.produced import (
 )
 from lakestream.schemas.columns import Column
 from lakestream.schemas.typing import Mode, Part, Typing
-from lakestream.schemas.writers import Writer
+from lakestream.schemas.writers import Bound, Writer
 
 NO_REASON: Final = -1
 OTHERS_LOSE: Final = "other rows of its file would lose their columns as the topic is set now: repair leaves it"
@@ -149,6 +150,7 @@ class _Seen:
         self._typist = typist
         self._own = look.own_columns
         self._schema_ids = {writer.number: writer.schema_id for writer in look.writers}
+        self._lacking = [writer.number for writer in look.writers if not _is_whole(writer.columns)]
         self._reasons: dict[Reason, int] = {}
         self._letters: list[Any] = []
         self._spelled = 0
@@ -182,7 +184,8 @@ class _Seen:
         # Whatever is well in the table now is no dead letter, also where the topic's settings are others by now.
         reasons[~before.has_bytes] = NO_REASON
         key_reasons[before.filled.keys & ~after.keys] = NO_REASON
-        gains = before.has_bytes & ~has_bytes
+        lacks = ~before.filled.values | np.isin(before.numbers, self._lacking)
+        gains = before.has_bytes & ~has_bytes & lacks
         gains |= (after.values & ~before.filled.values) | (after.keys & ~before.filled.keys)
         is_asked = (before.offsets >= self._look.window.start) & (before.offsets < self._look.window.end)
         self._spelled += int(np.count_nonzero(is_asked & before.has_bytes & ~gains & (reasons == NO_REASON)))
@@ -224,3 +227,8 @@ class _Seen:
         distinct, places = np.unique(writers, return_inverse=True)
         known = [self._schema_ids.get(number, max(number, 0)) for number in distinct.tolist()]
         return np.array(known, np.int64)[places]
+
+
+def _is_whole(bounds: Sequence[Bound | None]) -> bool:
+    """Every field of the schema has a column."""
+    return all(one is not None and _is_whole(one.children) for one in bounds)

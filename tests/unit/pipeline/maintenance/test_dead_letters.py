@@ -129,6 +129,20 @@ async def test_what_is_spelled_otherwise_is_no_dead_letter(typed: Typed) -> None
     assert (seen.rows, seen.repairable, seen.spelled) == (1, 0, 1)
 
 
+async def test_bytes_that_a_repair_could_spare_are_no_dead_letters(world: World) -> None:
+    """One text was spelled in another way than most; by now that way is known, too."""
+    typed = await Typed.start(world, {"lakestream.value.schema": "json"})
+    await moved(typed, *[b'{"n":1}'] * 150, b'{"n": 2}')
+    await moved(typed, *[b'{"n": 3}'] * 60)
+    rows = await typed.rows()
+    assert [row["n"] for row in rows if row["_stream"]["value"] is not None] == [2]
+    assert await told(typed) == []
+    assert (await summary(typed)).spelled == 1
+    await repair(typed)
+    assert (await summary(typed)).spelled == 0
+    typed.close()
+
+
 async def test_it_gets_columns_though_it_is_spelled_otherwise(typed: Typed) -> None:
     await moved(typed, b"\0\0\0\0\1" + bytes([2, 1, 2, 10, 0]))
     await typed.register(record(("id", "int"), ("sizes", {"type": "array", "items": "int"})))
