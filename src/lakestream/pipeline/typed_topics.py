@@ -29,7 +29,7 @@ from lakestream.coordination.topic_settings import read as read_settings
 from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
 from lakestream.metadata.topics import NamedTopic
 from lakestream.schemas.columns import Column
-from lakestream.schemas.growing import Grown, Known, grown, grown_key
+from lakestream.schemas.growing import NOT_IN_DELTA, NOTHING, Grown, Known, grown, grown_key
 from lakestream.schemas.model import Format, Schema, Source
 from lakestream.schemas.shape import Kind, Primitive, Struct, Type, children
 from lakestream.schemas.sources import kept, read_message, source_of
@@ -140,6 +140,8 @@ class _Side:
 class _Topic:
     sides: Mapping[Part, _Side]
     read_ms: int
+    unsaid: frozenset[Kind] = NOTHING
+    """What its tables have no type for, as its settings are now."""
     taken_over: bool = True
     """Some writers are new: who made them had widened the table before, so it is to be looked at again."""
 
@@ -164,7 +166,7 @@ class TypedTopics:
             return Prepared(table, None)
         if settings.value_schema.mode is Mode.NONE and not has_value:
             table, _ = await evolve(self._catalog, table.table_id, with_value)
-        topic = await self._topic(table.table_id)
+        topic = await self._topic(table.table_id, settings)
         numbers: dict[Part, int] = {}
         for part, choice in choices.items():
             if choice.mode in (Mode.LATEST, Mode.FIXED):
@@ -175,7 +177,7 @@ class TypedTopics:
     async def mend(self, named: NamedTopic, table: LoadedTable) -> Prepared:
         """As `prepare`, for who types rows of the table anew: what nobody knew is looked for again, and fields that had
         no column get one where it fits by now."""
-        topic = await self._topic(table.table_id)
+        topic = await self._topic(table.table_id, read_settings(named.topic.settings))
         for part, side in topic.sides.items():
             side.unknown.clear()
             for writer in side.current():
@@ -193,7 +195,7 @@ class TypedTopics:
     ) -> Prepared:
         """With what workers wanted to know, as far as anybody knows it."""
         settings = read_settings(named.topic.settings)
-        topic = await self._topic(table.table_id)
+        topic = await self._topic(table.table_id, settings)
         for wanted in dict.fromkeys(schemas):
             if len(topic.sides[wanted.part].given_up(self._clock.now_ms())) < UNKNOWN_MAX:
                 table = await self._look_up(topic, table, wanted, settings.schema_context)
@@ -229,7 +231,7 @@ class TypedTopics:
 
     # Schemas
 
-    async def _topic(self, topic_id: str) -> _Topic:
+    async def _topic(self, topic_id: str, settings: TopicSettings) -> _Topic:
         known, now_ms = self._topics.get(topic_id), self._clock.now_ms()
         if known is None:
             found = await self._catalog.writers.all(topic_id)
@@ -240,6 +242,7 @@ class TypedTopics:
             for part, side in known.sides.items():
                 known.taken_over |= not found.of(part).keys() <= side.writers.keys()
                 side.writers.update(found.of(part))
+        known.unsaid = NOT_IN_DELTA if settings.delta else NOTHING
         return known
 
     async def _wide_enough(self, topic: _Topic, table: LoadedTable) -> LoadedTable:
@@ -309,7 +312,7 @@ class TypedTopics:
         side = topic.sides[part]
         if (known := side.same(wanted)) is not None:
             return table, known
-        table, made = await self._grown(side, table, part, shaped)
+        table, made = await self._grown(topic, table, part, shaped)
         for reason in made.reasons[:REASONS_TOLD]:
             log.warning("pipeline.no_column table=%s schema=%d reason=%s", table.name, wanted.schema_id, reason)
         writer = await self._record(topic, part, table.table_id, wanted, made)
@@ -322,20 +325,21 @@ class TypedTopics:
         if await self._known(side, writer, "") is None:
             return table
         shaped = side.shaped[writer.number]
-        table, made = await self._grown(side, table, part, shaped)
+        table, made = await self._grown(topic, table, part, shaped)
         if made.bounds != writer.columns:
             again = _numbered(writer, side.free_number(), made)
             stored = await self._record(topic, part, table.table_id, again, made)
             side.shaped[stored.number] = shaped
         return table
 
-    async def _grown(self, side: _Side, table: LoadedTable, part: Part, shaped: _Shaped) -> tuple[LoadedTable, Grown]:
+    async def _grown(self, topic: _Topic, table: LoadedTable, part: Part, shaped: _Shaped) -> tuple[LoadedTable, Grown]:
+        side, unsaid = topic.sides[part], topic.unsaid
         before = [await self._known(side, one, shaped.message) for one in side.writers.values()]
         grow = grown if part is Part.VALUE else grown_key
 
         def growing(columns: Sequence[Column], next_id: int) -> Grown:
             known = [one for one in before if one is not None]
-            return grow(columns, shaped.shape, next_id, known, spreads=not shaped.has_schema)
+            return grow(columns, shaped.shape, next_id, known, spreads=not shaped.has_schema, unsaid=unsaid)
 
         return await evolve(self._catalog, table.table_id, growing)
 

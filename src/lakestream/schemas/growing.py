@@ -10,7 +10,7 @@ Two things need `before`, the shapes that were bound to this table earlier: numb
 columns that others have renamed since.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -32,6 +32,9 @@ COLUMNS_MAX: Final = 5_000
 """Of one table, at all depths. JSON with ever new keys would have a column for each."""
 DEPTH_MAX: Final = 32
 DOC_MAX: Final = 1_000
+NOTHING: Final[frozenset[Kind]] = frozenset()
+NOT_IN_DELTA: Final = frozenset((Kind.TIME,))
+"""What Delta has no type for: where a table is a Delta table too, it gets no such column."""
 
 
 class Known(NamedTuple):
@@ -54,24 +57,37 @@ class Grown(NamedTuple):
 
 
 def grown(
-    columns: Sequence[Column], shape: Struct, next_id: int, before: Sequence[Known] = (), *, spreads: bool = False
+    columns: Sequence[Column],
+    shape: Struct,
+    next_id: int,
+    before: Sequence[Known] = (),
+    *,
+    spreads: bool = False,
+    unsaid: Set[Kind] = NOTHING,
 ) -> Grown:
     """With columns for the values of this shape. `spreads`: a field that does not fit its column has another one, with
-    a `_` behind its name; that is for values without a schema, where nobody has promised anything."""
-    growing = _Growing(next_id, columns, spreads)
+    a `_` behind its name; that is for values without a schema, where nobody has promised anything. `unsaid`: no column
+    of such a type is added."""
+    growing = _Growing(next_id, columns, spreads, unsaid)
     kept, new, bounds = growing.fields(columns, shape, None, [_of_fields(one) for one in before])
     return Grown(beside_stream(kept, new), bounds, tuple(growing.reasons), growing.next_id)
 
 
 def grown_key(
-    columns: Sequence[Column], shape: Struct, next_id: int, before: Sequence[Known] = (), *, spreads: bool = False
+    columns: Sequence[Column],
+    shape: Struct,
+    next_id: int,
+    before: Sequence[Known] = (),
+    *,
+    spreads: bool = False,
+    unsaid: Set[Kind] = NOTHING,
 ) -> Grown:
     """With columns for keys of this shape, below the column `_key`."""
     own = key_column(columns, before)
     if own is None and any(column.name.casefold() == KEY for column in columns):
         reason = f"column {KEY} is none that keys have made: rename it, then keys have columns too"
         return Grown(tuple(columns), (None,) * len(shape.fields), (reason,), next_id)
-    growing = _Growing(next_id, columns, spreads)
+    growing = _Growing(next_id, columns, spreads, unsaid)
     column = own or Column(growing.given(), KEY, Fields(()))
     kept, new, bounds = growing.fields(inner_columns(column.type), shape, KEY, [_of_fields(one) for one in before])
     if not kept and not new:
@@ -112,8 +128,9 @@ class _Fit(NamedTuple):
 class _Growing:
     """One meeting: counts ids, and gathers reasons."""
 
-    def __init__(self, next_id: int, columns: Sequence[Column], spreads: bool) -> None:
+    def __init__(self, next_id: int, columns: Sequence[Column], spreads: bool, unsaid: Set[Kind]) -> None:
         self._spreads = spreads
+        self._unsaid = unsaid
         self.next_id = max(next_id, FIRST_FREE_ID)
         self.reasons: list[str] = []
         self._room = COLUMNS_MAX - sum(1 for _ in all_columns(columns))
@@ -202,7 +219,7 @@ class _Growing:
     def _new_type(self, kind: Type, where: str, depth: int) -> tuple[ColumnType, tuple[Bound | None, ...]] | None:
         match kind:
             case Primitive():
-                return kind, ()
+                return None if self._is_unsaid(kind, where) else (kind, ())
             case ListOf(element):
                 inner = self._new("element", element, f"{where}.element", depth + 1)
                 return None if inner is None else (ListColumn(inner.column), (inner.bound,))
@@ -215,6 +232,15 @@ class _Growing:
             case Struct():
                 return self._new_fields(kind, where, depth)
 
+    def _is_unsaid(self, kind: Primitive, where: str) -> bool:
+        if kind.kind not in self._unsaid:
+            return False
+        told = (
+            f"field {where} has no column: it is of type {kind}, which Delta does not have (lakestream.table.formats)"
+        )
+        self.reasons.append(told)
+        return True
+
     def _new_fields(self, shape: Struct, where: str, depth: int) -> tuple[ColumnType, tuple[Bound | None, ...]] | None:
         names = Names((), shape, is_top=False)
         fits = [(one, self._new("", one.type, f"{where}.{one.name}", depth + 1)) for one in shape.fields]
@@ -224,7 +250,8 @@ class _Growing:
             if fit is not None
         ]
         if not columns:
-            self.reasons.append(f"field {where} has no column: it is a record without fields")
+            if not fits:
+                self.reasons.append(f"field {where} has no column: it is a record without fields")
             return None
         return Fields(tuple(columns)), tuple(fit and fit.bound for _, fit in fits)
 

@@ -1,6 +1,7 @@
 """Values become columns as their topic says: the registry is asked once, the table grows, and no data stops a topic."""
 
 from collections.abc import AsyncIterator
+from datetime import time
 from typing import Any
 
 import pytest
@@ -303,3 +304,23 @@ async def test_a_table_that_another_driver_widened_meanwhile_is_looked_at_again(
     assert prepared.typing is not None
     assert len(prepared.typing.value.writers) == 2
     assert [one["type"] for one in schema_of(prepared.table.metadata)["fields"] if one["name"] == "id"] == ["long"]
+
+
+async def test_a_schema_that_says_more_than_delta_can(world: World) -> None:
+    """The field has no column as long as the table is a Delta table too: that one goes on, and no byte is lost."""
+    typed = await Typed.start(world, {**REGISTRY, "lakestream.table.formats": "iceberg,delta"})
+    clock = record(("id", "int"), ("at", {"type": "int", "logicalType": "time-millis"}))
+    one = await typed.register(clock)
+    value = encoded(clock, {"id": 1, "at": time(10, 30)}, one)
+    await typed.append(value)
+    await typed.driving.rounds.run()
+    assert await typed.columns() == {"id": "int"}
+    (row,) = await typed.rows()
+    assert (row["id"], number(row), raw(row)) == (1, one, value)
+    await world.topics.set("t", REGISTRY)
+    catalog, shelf = typed.driving.catalog, SchemaShelf(world.server.client())
+    named = NamedTopic("t", await world.topics.get("t"))
+    table = await catalog.load_id(typed.partition.topic_id)
+    await TypedTopics(catalog, shelf, world.clock, read_here).mend(named, table)
+    assert await typed.columns() == {"id": "int", "at": "time"}, "a repair types the rows anew"
+    typed.close()

@@ -4,7 +4,7 @@ import pytest
 
 from lakestream.catalog import topic_layout
 from lakestream.schemas.columns import Column, Fields, ListColumn, MapColumn, columns_of, iceberg_fields, primitive_of
-from lakestream.schemas.growing import Grown, Known, grown, grown_key
+from lakestream.schemas.growing import NOT_IN_DELTA, Grown, Known, grown, grown_key
 from lakestream.schemas.matching import FIRST_FREE_ID
 from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct
 from lakestream.schemas.writers import Bound
@@ -277,6 +277,22 @@ def test_records_without_fields_have_no_columns() -> None:
     made = grown(STREAM, struct(a=Struct(()), b=ListOf(struct(c=Struct(()))), d=INT), 0)
     assert made.bounds == (None, None, Bound(16))
     assert made.reasons[0] == "field a has no column: it is a record without fields"
+
+
+def test_what_delta_cannot_say_has_no_column_where_the_table_is_one_too() -> None:
+    time = Primitive(Kind.TIME)
+    shape = struct(id=INT, at=time, by=struct(who=STRING, since=time), many=ListOf(time), only=struct(a=struct(b=time)))
+    made = grown(STREAM, shape, 0, unsaid=NOT_IN_DELTA)
+    assert named(made.columns[:-1]) == {"id": "16:int", "by": "17<who 18:string>"}
+    assert made.bounds == (Bound(16), None, Bound(17, (Bound(18), None)), None, None)
+    places = ("at", "by.since", "many.element", "only.a.b")
+    why = "it is of type time, which Delta does not have (lakestream.table.formats)"
+    assert made.reasons == tuple(f"field {place} has no column: {why}" for place in places)
+    assert grown(made.columns, shape, made.next_id, unsaid=NOT_IN_DELTA).columns == made.columns
+    key = grown_key(STREAM, struct(at=time), 0, unsaid=NOT_IN_DELTA)
+    assert (key.columns, key.bounds) == (STREAM, (None,))
+    later = grown(made.columns, shape, made.next_id, [Known(shape, made.bounds)])
+    assert (later.reasons, None in later.bounds) == ((), False), "once it is no Delta table any more"
 
 
 def test_there_is_an_end_to_columns_and_to_depth() -> None:
