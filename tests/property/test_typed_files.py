@@ -30,7 +30,7 @@ from lakestream.schemas.typing import Mode
 SOAK: Final = bool(os.environ.get("SOAK"))
 
 
-def examples(count: int) -> Any:
+def examples(count: int) -> settings:
     return settings(max_examples=400 if SOAK else count, database=None, suppress_health_check=list(HealthCheck))
 
 
