@@ -93,6 +93,11 @@ def test_each_is_named_until_it_is_repaired(
     assert "topic letters: 5 dead letters" in said
     assert "1 can be repaired: lakestream topic repair letters" in said
     assert "not found" in said, "of the one that nobody knows still"
+    assert main(["table", "rejects", "letters", "--rows", "--newest", "--limit", "1", *stores_of(cluster)]) == 0
+    line, *below = capsys.readouterr().out.splitlines()
+    assert line.startswith("0/5 ")
+    assert line.endswith("it can be repaired")
+    assert [text.partition(":")[0] for text in below] == ["1 of these can be repaired", "there are more than these 1"]
 
     assert main(["topic", "repair", "letters", *stores_of(cluster)]) == 0
     assert [one["offset"] for one in rejects("letters")] == [1, 2, 3, 4]

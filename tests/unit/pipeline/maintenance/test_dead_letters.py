@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
@@ -29,6 +30,10 @@ from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.maintenance import letters as one_by_one
 from lakestream.pipeline.maintenance.dead_letter import Asked, DeadLetter, Summary
 from lakestream.pipeline.maintenance.dead_letters import DeadLetters
+from lakestream.pipeline.maintenance.files import TableFiles
+from lakestream.pipeline.maintenance.looking import looked
+from lakestream.pipeline.maintenance.sheet import Desk, Sheet
+from lakestream.pipeline.maintenance.typed_files import source_of
 from lakestream.testing.batches import make_batch
 
 V1 = record(("id", "int"), ("name", "string"))
@@ -278,6 +283,23 @@ async def test_files_that_are_replaced_while_one_reads(typed: Typed) -> None:
     await typed.world.objects.delete(before)
     assert [(one.offset, one.reason) async for one in stream] == [(1, UNFRAMED), (3, UNFRAMED)]
     assert left == []
+
+
+@pytest.mark.parametrize("deleted", [[0], [1, 2], [0, 1, 2, 3]])
+async def test_rows_that_were_deleted_are_not_told(typed: Typed, deleted: list[int]) -> None:
+    await moved(typed, b"a", VALUE, b"b", None)
+    await typed.register(V1)
+    shelf, catalog = SchemaShelf(typed.world.server.client()), typed.driving.catalog
+    desk = Desk(catalog, shelf, typed.world.clock, read_here, Listings(catalog.objects, catalog.locations))
+    sheet = await Sheet.begin(desk, await named(typed))
+    (live,) = sheet.files(0, ALL.window)
+    file = await TableFiles(catalog.objects, catalog.locations).open(source_of(live, sheet.listing))
+    file.deleted = np.array(deleted)
+    found = await looked(file, sheet._look(live, ALL.window, 10, asks=False))
+    left = {0: b"a", 1: VALUE, 2: b"b"}.items()
+    assert [(one["offset"], one["value"]) for one in found.letters.to_pylist()] == [
+        (offset, value[:10]) for offset, value in left if offset not in deleted
+    ]
 
 
 async def test_a_file_that_is_gone_is_said(typed: Typed) -> None:
