@@ -7,7 +7,7 @@ asks for them by that column finds them. Computed anew from the rows, with the t
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -22,6 +22,9 @@ from lakestream.data.table.examine_rows import GroupBytes
 from lakestream.schemas.columns import Column, all_columns, columns_of, pruned
 from lakestream.schemas.shape import Kind, Primitive
 from lakestream.schemas.terms import IDENTITY, Transform
+
+DEFAULTS_SINCE: Final = 3
+"""The version of the table's format from which on a column that a file lacks may be something else than null in it."""
 
 
 class Partitioned(NamedTuple):
@@ -66,6 +69,8 @@ def first_misplaced(
 ) -> Misplaced | None:
     """Of the rows of a row group."""
     columns, said = pruned(file_columns(metadata), set(sources_of(fields))), dict(file.values)
+    if metadata["format-version"] >= DEFAULTS_SINCE:
+        fields = [field for field in fields if field.cut.source_id in read.footer.paths]
     for batch in read.batches():
         rows = pa.Table.from_batches([conformed(batch, columns)])
         for field in fields:
