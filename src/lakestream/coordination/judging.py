@@ -5,6 +5,7 @@ Before: admission.py, with values that were read.  After: data/typed/judge.py, w
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -23,11 +24,14 @@ log = logging.getLogger(__name__)
 
 CPU_S_MAX: Final = 2.0
 """Of computing for one ask; then the judge is ended. What is honest takes some microseconds for each value."""
-ANSWER_S_MAX: Final = 30.0
-"""With the wait for others. A judge that computes for too long ends long before."""
+ANSWER_S_MAX: Final = 20.0
+"""With the wait for others: less than clients wait. A judge that computes for too long ends long before."""
 PATIENCE_S: Final = 2.0
 BYTES_MAX: Final = 4 * MiB
 """Of values in one ask."""
+CRASHES: Final = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+INHERITED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""What Python may need to start. Credentials are nothing for a judge."""
 COMMAND: Final = (sys.executable, "-P", "-m", "lakestream.data.typed.judge")
 
 
@@ -61,10 +65,10 @@ class Judges:
             code = await self._end(PATIENCE_S)
             if code == -signal.SIGPROF:
                 reason = f"holding the records against their schema takes longer than {CPU_S_MAX:g} s"
-            elif code < 0:
+            elif -code in CRASHES:
                 reason = f"holding the records against their schema ended with {signal.Signals(-code).name}"
-            else:
-                raise Unavailable(f"the judge of JSON values ended with code {code}: its message is above") from None
+            else:  # somebody ended it, or it cannot be started: no fault of the records
+                raise Unavailable(f"the judge of JSON values ended with code {code}: try again") from None
             log.warning("judge.ended code=%d", code)
             return [(place, reason) for place in range(len(values))]
         except BaseException:
@@ -78,7 +82,9 @@ class Judges:
 
     async def _exchanged(self, rules: Rules, values: Sequence[bytes]) -> bytes:
         if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(*COMMAND, str(CPU_S_MAX), stdin=PIPE, stdout=PIPE)
+            env = {name: os.environ[name] for name in INHERITED if name in os.environ}
+            command = *COMMAND, str(CPU_S_MAX)
+            self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=env)
         to_it, from_it = self._process.stdin, self._process.stdout
         assert to_it is not None
         assert from_it is not None

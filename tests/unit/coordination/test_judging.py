@@ -64,6 +64,18 @@ async def test_one_that_dies(judges: Judges) -> None:
     assert await judges.wrong(INTEGER, [b'"x"']) == WRONG
 
 
+async def test_one_that_somebody_ends(judges: Judges) -> None:
+    """No fault of the records: their producer tries again. Who stops a broker with all that belongs to it does not."""
+    assert await judges.wrong(INTEGER, [b'"x"']) == WRONG
+    assert judges._process is not None
+    os.kill(judges._process.pid, signal.SIGTERM)
+    assert await judges.wrong(INTEGER, [b'"x"']) == WRONG
+    os.kill(judges._process.pid, signal.SIGKILL)
+    with pytest.raises(Unavailable, match="ended with code -9"):
+        await judges.wrong(INTEGER, [b'"x"'])
+    assert await judges.wrong(INTEGER, [b'"x"']) == WRONG
+
+
 async def test_one_that_does_not_answer(judges: Judges, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await judges.wrong(INTEGER, [b"1"]) == []
     assert judges._process is not None

@@ -166,6 +166,7 @@ def _limit() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which then closes our input
+    for told in (signal.SIGINT, signal.SIGTERM):  # to a whole group: the broker answers all, then closes our input
+        signal.signal(told, signal.SIG_IGN)
     _limit()
     main(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1]))
