@@ -151,6 +151,7 @@ async def test_ids_and_subjects_of_a_context(gate: Gate) -> None:
         (b'{"a": 1, "b": [{"c": 1, "c": 2}]}', 'the key "c" is there twice'),
         (b'{"\\u0061": 1, "a": 2}', 'the key "a" is there twice'),
         (b'{"a": ["\\ud800"]}', "/a/0: the text has half of a surrogate pair"),
+        (b'{"\\n": 1, "a": "\\ud800"}', "/a: the text has half of a surrogate pair"),
         (b"[" * 600 + b"]" * 600, "it is nested deeper than 512 levels"),
     ],
 )

@@ -169,7 +169,7 @@ def _check_json(part: Part, values: Located, before: int, checked: Checked) -> N
     """JSON without a schema. A key that is there twice, or half of a character, would have no column."""
     from lakestream.data.typed import kernels_json_keys as keys
     from lakestream.data.typed.json_codec import JsonCodec
-    from lakestream.data.typed.json_places import key_twice
+    from lakestream.data.typed.json_places import suspicion
     from lakestream.data.typed.kernels_json_read import HALF_A_PAIR, MISFIT
     from lakestream.schemas.json.parts import NOTHING
 
@@ -186,7 +186,7 @@ def _check_json(part: Part, values: Located, before: int, checked: Checked) -> N
     halves = fine[found == keys.HALF_A_PAIR]
     _note_json(checked, part, codec.reason(HALF_A_PAIR), values, numbers, halves)
     for place in fine[found == keys.SUSPECT].tolist():
-        reason = key_twice(framing.bytes_at(values, place, framing.VALUE_BYTES_MAX))
+        reason = suspicion(framing.bytes_at(values, place, framing.VALUE_BYTES_MAX))
         if reason is not None:
             _note(checked, part, numbers[place : place + 1], reason)
 

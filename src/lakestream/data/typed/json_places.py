@@ -11,13 +11,15 @@ _WORDS: Final = {"Input data was truncated": "it ends too early"}
 
 def said(reason: str, text: bytes) -> str:
     """What a codec minds about a value, and where it is, as far as that can be told."""
-    if (found := _no_text(text) or _no_json(text) or _half_a_pair(text) or key_twice(text)) is None:
-        return reason
-    return found
+    return _no_text(text) or _no_json(text) or suspicion(text) or reason
 
 
-def key_twice(text: bytes) -> str | None:
-    """None: no object in it has a key twice."""
+def suspicion(text: bytes) -> str | None:
+    """Of what is JSON: a key that is there twice, half of a pair. None: neither."""
+    return _half_a_pair(text) or _key_twice(text)
+
+
+def _key_twice(text: bytes) -> str | None:
     try:
         json.loads(text.decode(), object_pairs_hook=_unique)
     except _Twice as twice:

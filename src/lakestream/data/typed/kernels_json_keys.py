@@ -10,7 +10,7 @@ import numpy as np
 from lakestream.data.table.compiled import Array, Long, byte_at, inlined, kernel
 
 FINE, SUSPECT, HALF_A_PAIR = range(3)
-"""SUSPECT: somebody has to look at its keys more closely."""
+"""SUSPECT: somebody has to look at it more closely."""
 DEPTH_MAX: Final = 513
 """One more than what is read."""
 PROBES_MAX: Final = 64
