@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 from tests.unit.data.brokers import World
 from tests.unit.pipeline.driving import Driving
+from tests.unit.pipeline.maintenance.test_repair import repair
 from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 
-from lakestream.coordination.schemas.shelf import SchemaShelf
-from lakestream.metadata.topics import NamedTopic
-from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.schemas.typing import Part
 
 CONTEXT = "lakestream.schema.context"
@@ -110,11 +108,12 @@ async def test_the_same_id_of_two_subjects_without_an_id_in_front(world: World) 
 async def test_a_repair_goes_by_the_context_of_now(world: World) -> None:
     typed = await Typed.start(world, REGISTRY)
     await typed.register(THERE, ":.prod:t-value")
-    await sent(typed, encoded(THERE, {"name": "a"}, 1))
+    value = encoded(THERE, {"name": "a"}, 1)
+    (row,) = await sent(typed, value)
+    assert row["_stream"]["value"] == value
+    assert (await repair(typed)).rows_after == 1, "the default context does not know it"
     await world.topics.set("t", REGISTRY | {CONTEXT: ".prod"})
-    topics = TypedTopics(typed.driving.catalog, SchemaShelf(world.server.client()), world.clock)
-    table = await typed.driving.catalog.load_id(typed.partition.topic_id)
-    prepared = await topics.mend(NamedTopic("t", await world.topics.get("t")), table)
-    assert prepared.typing is not None
-    assert prepared.typing.value.writers == (), "the default context's is none of them"
+    assert (await repair(typed)).rows_after == 0
+    (row,) = await typed.rows()
+    assert (row["name"], row["_stream"]["value"], row["_stream"]["schema_id"]) == ("a", None, -1)
     typed.close()
