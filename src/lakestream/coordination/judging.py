@@ -28,7 +28,8 @@ ANSWER_S_MAX: Final = 20.0
 """With the wait for others: less than clients wait. A judge that computes for too long ends long before."""
 PATIENCE_S: Final = 2.0
 BYTES_MAX: Final = 4 * MiB
-"""Of values in one ask."""
+VALUES_MAX: Final = 4_096
+"""In one ask: then each may take half a millisecond."""
 CRASHES: Final = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 INHERITED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """What Python may need to start. Credentials are nothing for a judge."""
@@ -120,7 +121,7 @@ def _parts(values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
     """Ranges of values that are not too much for one ask."""
     start = size = 0
     for place, value in enumerate(values):
-        if place > start and size + len(value) > BYTES_MAX:
+        if place > start and (size + len(value) > BYTES_MAX or place - start == VALUES_MAX):
             yield start, place
             start, size = place, 0
         size += len(value)

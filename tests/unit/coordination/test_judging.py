@@ -36,6 +36,8 @@ async def test_values_in_several_parts(judges: Judges, monkeypatch: pytest.Monke
     monkeypatch.setattr(judging, "BYTES_MAX", 5)
     values = [b"1", b'"aaaaaaaaa"', b"2", b"3", b'"b"', b"4"]
     assert [place for place, _ in await judges.wrong(INTEGER, values)] == [1, 4]
+    monkeypatch.setattr(judging, "VALUES_MAX", 2)
+    assert [place for place, _ in await judges.wrong(INTEGER, [b"1", b"2", b"{}", b"3", b"4"])] == [2]
     assert await judges.wrong(INTEGER, []) == []
     assert await judges.wrong(rules_of("true"), values) == []
 
