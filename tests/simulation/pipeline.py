@@ -61,6 +61,8 @@ class Pipeline:
         luck = world.luck
         self.topics = topics = Topics(host.metadata)
         self.changed = ChangedLogs(host.metadata, topics)
+        self._told: set[str] = set()
+        """Why topics are stuck: held against what is true when it is first said."""
         self._idle = world.mood.moves < 1.0
         """There was nothing to move when it last looked; or it does not look."""
         work = WorkSettings(storage_url=ROOT, segments_dir=None, file_bytes_max=luck.choice((1_500, 100_000)))
@@ -157,7 +159,12 @@ class Pipeline:
         self.world.tally["records moved"] += done.records
         for stuck in done.stuck:
             self.world.tally["topics stuck"] += 1
-            if not any(said in stuck for said in (*PASSING, *self.world.damaged)):
+            if any(said in stuck for said in (*PASSING, *self.world.damaged)) or stuck in self._told:
+                continue
+            self._told.add(stuck)
+            if self.world.witness.types.is_stopped(stuck):
+                self.world.tally["topics stopped"] += 1
+            else:
                 self.world.witness.accuse("no false alarm", f"pipeline: {stuck}")
         return done
 

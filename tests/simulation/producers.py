@@ -7,6 +7,7 @@ not hear that he did.
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 from tests.simulation.world import Host, World
 
@@ -62,6 +63,11 @@ class Producer:
             return tuple(dialect.value(label, luck) for label in labels)
         padding = "." * luck.randint(0, 40)
         return tuple(f"{label}{padding}".encode() for label in labels)
+
+    def batch(self, values: tuple[bytes, ...], partition: PartitionId, **options: Any) -> RecordBatch:
+        dialect = self.world.dialects.get(partition.topic_id)
+        around = dialect.around(len(values), self.world.luck) if dialect is not None else {}
+        return RecordBatch.parse(make_batch(values, **around, **options))
 
     async def send(self, broker: Host, sent: Sent, *, may_cancel: bool = True) -> Appended | LakestreamError:
         """One try; the answer is checked."""
@@ -126,7 +132,7 @@ class PlainProducer(Producer):
         volley = []
         for _ in range(self.world.luck.randint(1, 3)):
             values = self.values(self.world.luck.randint(1, 3), self.partition)
-            volley.append(Sent(self.partition, RecordBatch.parse(make_batch(values)), values))
+            volley.append(Sent(self.partition, self.batch(values, self.partition), values))
         answers = await asyncio.gather(*(self.send(self.broker, sent) for sent in volley))
         for sent, answer in zip(volley, answers, strict=True):
             if isinstance(answer, Appended):
@@ -175,9 +181,10 @@ class IdempotentProducer(Producer):
 
     def _make(self) -> Sent:
         values = self.values(self.world.luck.randint(1, 3), self.partition)
-        batch = make_batch(values, producer_id=self.producer_id, epoch=self.epoch, sequence=self.sequence)
+        numbered = {"producer_id": self.producer_id, "epoch": self.epoch, "sequence": self.sequence}
+        batch = self.batch(values, self.partition, **numbered)
         self.sequence += len(values)
-        return Sent(self.partition, RecordBatch.parse(batch), values)
+        return Sent(self.partition, batch, values)
 
     def _next_incarnation(self) -> None:
         """The old one does not know yet, and sends once more."""
@@ -259,10 +266,8 @@ class TransactionalProducer(Producer):
         values = self.values(self.world.luck.randint(1, 2), partition)
         sequence = self._sequences.get(partition, 0)
         self._sequences[partition] = sequence + len(values)
-        batch = make_batch(
-            values, producer_id=self.producer_id, epoch=self.epoch, sequence=sequence, transactional=True
-        )
-        return Sent(partition, RecordBatch.parse(batch), values, self.transaction)
+        numbered = {"producer_id": self.producer_id, "epoch": self.epoch, "sequence": sequence}
+        return Sent(partition, self.batch(values, partition, **numbered, transactional=True), values, self.transaction)
 
     def _marker(self, partition: PartitionId, epoch: int) -> Sent:
         batch = control_batch(self.producer_id, epoch, self.committed[self.transaction], 0, 0)

@@ -25,6 +25,7 @@ CRC_START, CRC_END = 17, 21
 class Row(NamedTuple):
     offset: int
     value: bytes
+    key: bytes | None = None
 
 
 class Reader:
@@ -123,10 +124,11 @@ class Reader:
                 witness.accuse("none twice in one answer", f"a read of {partition}:{offset} gave {row.offset} again")
             seen.add(row.offset)
             true = log.records.get(row.offset)
-            if true is None or true.value != row.value:
+            if true is None or (true.key, true.value) != (row.key, row.value):
+                expected = true and (true.key, true.value)
                 witness.accuse(
                     "every reader sees the same",
-                    f"{partition}:{row.offset} is {row.value!r}, not {true and true.value!r}",
+                    f"{partition}:{row.offset} is {(row.key, row.value)}, not {expected}",
                 )
         tables = witness.tables
         table_next = tables.next_offset(partition)
@@ -160,7 +162,7 @@ def rows_in(data: bytes) -> list[Row]:
     rows = []
     for record in records_of(data):
         assert record.value is not None, "every record of the simulation has a value"
-        rows.append(Row(base + record.offset_delta, record.value))
+        rows.append(Row(base + record.offset_delta, record.value, record.key))
     return rows
 
 

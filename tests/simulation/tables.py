@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from tests.simulation.anomalies import Origin, TableRow, anomalies
+from tests.simulation.true_layouts import Place
 from tests.simulation.true_types import cells_in
 
 from lakestream.catalog import manifest_schemas as f
@@ -63,8 +64,10 @@ class TrueTables:
         self.snapshots: dict[int, frozenset[str]] = {}
         """The keys of their files, of every snapshot that there ever was."""
         self._rows: dict[str, list[TableRow]] = {}
-        self._lists: dict[str, list[str]] = {}
+        self._lists: dict[str, list[tuple[str, int]]] = {}
         self._manifests: dict[str, list[tuple[str, bool]]] = {}
+        self._places: dict[str, Place] = {}
+        """Of files, as the manifest says that was read last."""
 
     def of(self, topic_id: str) -> TrueTable:
         return self._tables.setdefault(topic_id, TrueTable())
@@ -138,6 +141,8 @@ class TrueTables:
         if stated is not None:
             self._moved_on(table_id, name, table, {int(number): end for number, end in json.loads(stated).items()})
         self._check_rows(table_id, name, table, live)
+        places = {location: self._places[location] for location in live}
+        self._witness.layouts.committed(name, metadata, places, lambda location: self._body(location, f"table {name}"))
         if main != table.main:
             # What brings nothing in is as whole as what it follows.
             if self._is_whole(table_id, table) if table.next_offsets != before else table.whole == table.main:
@@ -151,15 +156,18 @@ class TrueTables:
         if list_location not in self._lists:
             body = self._body(list_location, where)
             found = [] if body is None else read_list(body, list_location)
-            self._lists[list_location] = [manifest.manifest_path for manifest in found]
-        for manifest in self._lists[list_location]:
+            self._lists[list_location] = [(manifest.manifest_path, manifest.partition_spec_id) for manifest in found]
+        for manifest, spec_id in self._lists[list_location]:
             named.add(manifest)
             if manifest not in self._manifests:
                 body = self._body(manifest, where)
-                entries = [] if body is None else read_entries(body, manifest)
+                entries = [] if body is None else list(read_entries(body, manifest))
                 self._manifests[manifest] = [
                     (entry[f.DATA_FILE][f.FILE_PATH], entry[f.STATUS] != DELETED) for entry in entries
                 ]
+                for file in (entry[f.DATA_FILE] for entry in entries):
+                    values = tuple(sorted(file[f.PARTITION].items()))
+                    self._places[file[f.FILE_PATH]] = Place(spec_id, values, file.get(f.SORT_ORDER_ID))
             yield from self._manifests[manifest]
 
     def _moved_on(self, table_id: str, name: str, table: TrueTable, next_offsets: dict[int, int]) -> None:

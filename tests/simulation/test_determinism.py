@@ -196,17 +196,18 @@ def test_the_same_seed_gives_the_same_history() -> None:
 
 HISTORIES = """
 import logging
+import os
 from tests.simulation.scenarios import MOODS, run
 logging.disable()
 for seed, mood in enumerate(MOODS):
-    outcome = run(seed, moods=(mood.name,))
+    outcome = run(seed, moods=(mood.name,), is_brief=not os.environ.get("SOAK"))
     print(mood.name, outcome.digest, outcome.steps)
 """
 
 
 def test_every_mood_has_the_same_history_in_another_process() -> None:
     """Nothing may depend on the order of a set, or on where objects lie in memory. (Nor on a file that somebody changes
-    meanwhile: both begin at once.)"""
+    meanwhile: both begin at once.) Short histories, unless there is time (SOAK=1): every actor is in them."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", HISTORIES],

@@ -1,7 +1,10 @@
 """Rules of typed tables and of Delta tables over the same files, switched off one by one (see mutants.py)."""
 
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 from tests.simulation.mutant import Mutant
 
 from lakestream.catalog.catalog import Catalog, LoadedTable
@@ -13,6 +16,9 @@ from lakestream.catalog.delta.state import State
 from lakestream.catalog.delta.steps import changed
 from lakestream.catalog.evolve import growth
 from lakestream.catalog.shapes import schema_of
+from lakestream.catalog.topic_layout import STREAM
+from lakestream.data.table import splitting
+from lakestream.data.table.located import Located
 from lakestream.data.typed import typing
 from lakestream.errors import Conflict
 from lakestream.metadata import keys
@@ -20,10 +26,13 @@ from lakestream.metadata.store import put_one
 from lakestream.metadata.typed import Writers, _encode
 from lakestream.pipeline import typed_topics
 from lakestream.pipeline.delta.mirror import DeltaMirror
+from lakestream.pipeline.maintenance import plan as maintenance_plan
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.schemas.columns import columns_of
-from lakestream.schemas.typing import Part
+from lakestream.schemas.typing import Mode, Part
 from lakestream.schemas.writers import Writer
+
+grouped, sort_keys, typed_rows = splitting.grouped, splitting.sort_keys, typing.Typist._rows
 
 # ── writers and columns ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -71,6 +80,53 @@ def _all_the_same(addresses: Any, sizes: Any, other_addresses: Any, other_sizes:
     found[:] = 0
 
 
+def _numbers_of_keys(self: typing.Typist, batch: Any) -> Any:
+    """What a row says of its writer is what its key says."""
+    values, keys = self._values.typed, self._keys.typed
+
+    def confused(located: Any, offsets: Any) -> Any:
+        found = values(located, offsets)
+        if self._typing.key.mode is Mode.NONE:
+            return found
+        key = keys(Located.of(batch.column(STREAM).field("key")), offsets)
+        return replace(found, numbers=np.where(key.numbers != 0, key.numbers, found.numbers))
+
+    with patch.object(self._values, "typed", confused):
+        return typed_rows(self, batch)
+
+
+def _go_on(self: typing.Typist) -> None:
+    """Whatever the topic wants."""
+
+
+# ── layouts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _others_values(rows: Any, columns: Any, cuts: Any, partition: int) -> Any:
+    """Each group has what the next one has."""
+    codes, groups = grouped(rows, columns, cuts, partition)
+    return codes, [*groups[1:], *groups[:1]]
+
+
+def _all_in_one(rows: Any, columns: Any, cuts: Any, partition: int) -> Any:
+    codes, groups = grouped(rows, columns, cuts, partition)
+    return codes * 0, groups[:1]
+
+
+def _unsorted(rows: Any, columns: Any, sort: Any) -> list[Any]:
+    return []
+
+
+def _backwards(rows: Any, columns: Any, sort: Any) -> list[Any]:
+    """The last term counts most."""
+    return sort_keys(rows, columns, sort[::-1])
+
+
+def _side_by_side(files: Any) -> list[Any]:
+    """Whatever partitions of the table they are of."""
+    return [list(files)]
+
+
 # ── Delta ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -108,6 +164,7 @@ def _only_what_comes(state: State, paths: frozenset[str]) -> Any:
 
 
 TYPED = ("typed", "learning")
+ARRANGED = ("arranged",)
 
 TYPED_MUTANTS = (
     Mutant(
@@ -169,5 +226,47 @@ TYPED_MUTANTS = (
         "files that were written anew stay in Delta",
         [(follow, "changed", _only_what_comes)],
         ("typed",),
+    ),
+    Mutant(
+        "a file has what its rows have in common",
+        "a file has the partition values of other rows",
+        [(splitting, "grouped", _others_values)],
+        ARRANGED,
+    ),
+    Mutant(
+        "a file has rows of one partition",
+        "rows of several partitions are in one file",
+        [(splitting, "grouped", _all_in_one)],
+        ARRANGED,
+    ),
+    Mutant(
+        "rows are sorted where a file says so",
+        "rows are as they came, and the file says that they are sorted",
+        [(splitting, "sort_keys", _unsorted)],
+        ARRANGED,
+    ),
+    Mutant(
+        "the first term of an order counts most",
+        "the last one does",
+        [(splitting, "sort_keys", _backwards)],
+        ARRANGED,
+    ),
+    Mutant(
+        "a merge is within a partition of the table",
+        "files of several are merged into one",
+        [(maintenance_plan, "_by_values", _side_by_side)],
+        ARRANGED,
+    ),
+    Mutant(
+        "keys have writers of their own",
+        "a row has the number of its key's writer",
+        [(typing.Typist, "_rows", _numbers_of_keys)],
+        ("arranged", "judged"),
+    ),
+    Mutant(
+        "what does not fit stops where it is to",
+        "a topic goes on, whatever does not fit",
+        [(typing.Typist, "_stop", _go_on)],
+        ("judged",),
     ),
 )

@@ -10,11 +10,12 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from tests.simulation.tables import TrueTables
 from tests.simulation.true_delta import LOG, TrueDelta
+from tests.simulation.true_layouts import TrueLayouts
 from tests.simulation.true_types import TrueTypes
 
 from lakestream.batch import RecordBatch
@@ -34,6 +35,9 @@ from lakestream.storage.object_store import Body
 from lakestream.testing.batches import records_of
 from lakestream.testing.memory_segments import MemoryDisk
 from lakestream.testing.simulation import SimLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.dialects import Dialect
 
 STALE_AFTER_MS = 3 * 60 * 60 * 1000
 """Spelled again on purpose: the witness must not share the rules that it watches."""
@@ -67,6 +71,7 @@ class TrueRecord(NamedTuple):
     producer_id: int
     transaction: int
     timestamp: int = -1
+    key: bytes | None = None
 
 
 class Named(NamedTuple):
@@ -135,8 +140,11 @@ class Witness:
         self.disk: MemoryDisk | None = None
         self.flipped: dict[str, tuple[int, int]] = {}
         """Damage as it is now: object or segment, the byte and the bit of it that is wrong."""
+        self.dialects: dict[str, Dialect] = {}
+        """Of typed topics, by their id."""
         self.types = TrueTypes(self)
         self.delta = TrueDelta(self)
+        self.layouts = TrueLayouts(self)
         self.tables = TrueTables(self)
         self._loop = loop
         self._stored: dict[tuple[str, bytes], tuple[PartitionId, int]] = {}
@@ -145,6 +153,10 @@ class Witness:
         self._refused: set[bytes] = set()
         self.coordinated: set[int] = set()
         """Producers of transactions that a coordinator has ended."""
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.now
 
     def accuse(self, rule: str, story: str) -> None:
         self._loop.trace.note(self._loop.now, "VIOLATION", rule, story)
@@ -290,11 +302,10 @@ class Witness:
                 self._marker_claimed(log, batch, where)
             else:
                 stored = RecordBatch(data)
-                values = [record.value for record in records_of(stored)]
-                for number, value in enumerate(values):
+                for number, (_, key, value) in enumerate(records_of(stored)):
                     assert value is not None, "every record of the simulation has a value"
                     log.records[offset + number] = TrueRecord(
-                        value, batch.kind, batch.producer_id, batch.transaction, stored.base_timestamp
+                        value, batch.kind, batch.producer_id, batch.transaction, stored.base_timestamp, key
                     )
                     self._stored_once(partition, offset + number, value)
                 self._sequence_claimed(log, batch, offset + batch.record_count, where)

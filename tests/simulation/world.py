@@ -100,6 +100,14 @@ class Mood:
     transactors: int = 0
     typed: float = 0.0
     """Chance that a topic has schemas, and columns in its table (dialects.py)."""
+    arranged: float = 0.0
+    """Chance that the table of such a topic is partitioned and sorted as its settings say (layouts.py)."""
+    keyed: float = 0.0
+    """Chance that its keys have schemas, too."""
+    stops: float = 0.0
+    """Chance that what does not fit its schema holds it up, for a while."""
+    protobuf: float = 0.0
+    """Chance that some of its schemas are Protobuf."""
 
 
 class PointerLine(Line):
@@ -237,8 +245,7 @@ class World:
             ),
         )
         self.latency_topics: set[str] = set()
-        self.dialects: dict[str, Dialect] = {}
-        """Of typed topics, by their id."""
+        self.dialects: dict[str, Dialect] = self.witness.dialects
         self.registries: dict[Host, object] = {}
         """Of schemas, one at each broker."""
         self.partitions: list[PartitionId] = []
