@@ -157,6 +157,14 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
                 {"type": "string", "format": "uuid"},
                 {},
                 {"enum": ["a", 1]},
+                {"type": "number", "connect.type": "float32"},
+                {"type": "string", "connect.type": "bytes"},
+                {
+                    "type": "number",
+                    "title": "org.apache.kafka.connect.data.Decimal",
+                    "connect.type": "bytes",
+                    "connect.parameters": {"scale": "3", "connect.decimal.precision": "12"},
+                },
             ]
         )
     ),

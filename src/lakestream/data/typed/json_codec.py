@@ -19,6 +19,7 @@ from lakestream.data.typed.codec import Decoded
 from lakestream.data.typed.frame import Frame, Layout
 from lakestream.data.typed.json_program import TYPE_NAMES, Program, program_of
 from lakestream.data.typed.json_style import Style, read_style
+from lakestream.data.typed.json_turned import turned_in, turned_nodes, turned_out
 from lakestream.model import KiB, MiB
 from lakestream.schemas.json.parts import Part, shape_of
 from lakestream.schemas.json.schema import read_json_schema
@@ -51,6 +52,7 @@ class JsonCodec:
         self._shape: Final = shape_of(part)
         self._layout: Final = Layout.of(self._shape)
         self._program: Final[Program] = program_of(part, style, self._layout)
+        self._turned: Final = turned_nodes(self._layout)
         self._rows_each: NDArray[np.float64] = np.zeros(self._layout.domain_count)
         """How many rows the last values had in each domain: what is likely enough for the next."""
         self._unescaped_each = 0.0
@@ -89,10 +91,13 @@ class JsonCodec:
         if count:
             self._rows_each = reading.counts * 1.1 / count
             self._unescaped_each = 1.1 * int(reading.state[read.ARENA_USED]) / count
-        return reading.decoded()
+        decoded = reading.decoded()
+        held = turned_in(decoded.frame, self._turned)
+        return replace(decoded, held=(*decoded.held, *held)) if held else decoded
 
     def encode(self, frame: Frame) -> Located:
         """Null for a row with a double that is no number, or a moment that has no text."""
+        frame, _held = turned_out(frame, self._turned)
         count = len(frame)
         address, size = np.zeros(count, np.int64), np.full(count, -1, np.int64)
         chunks: list[Any] = []

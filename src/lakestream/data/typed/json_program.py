@@ -18,7 +18,12 @@ from lakestream.data.typed.frame import Layout
 from lakestream.data.typed.json_style import DOUBLES, VOIDS, Manner, Style, escaped
 from lakestream.schemas.json.parts import Many, Named, Part, Read, Record, Scalar, Variant, is_record, json_of, root_of
 
-_READS: Final = {one: number for number, one in enumerate(Read, read.READ_BOOLEAN)}
+_SIMPLER: Final = {Read.FLOAT: Read.DOUBLE, Read.DECIMAL: Read.RAW, Read.BINARY: Read.STRING}
+"""What kernels take for what; `json_turned.py` does the rest."""
+_OWN: Final = {
+    one: number for number, one in enumerate((one for one in Read if one not in _SIMPLER), read.READ_BOOLEAN)
+}
+_READS: Final = {one: _OWN[_SIMPLER.get(one, one)] for one in Read}
 _TYPES: Final = {
     "integer": read.INTEGER,
     "number": read.NUMBER,
@@ -99,7 +104,7 @@ class _Building:
         nodes = []
         for variant in part.variants:
             node = self._variant(variant, manner, self.names[place])
-            self.places[place][_TYPES[json_of(variant)]] = node
+            self.places[place][_type_of(variant)] = node
             nodes.append(node)
         self.places[place][write.ONLY] = nodes[0] if len(nodes) == 1 else -1
 
@@ -107,7 +112,7 @@ class _Building:
         match variant:
             case Scalar(one):
                 form: Sequence[Any] = ()
-                if one is Read.DOUBLE:
+                if one in (Read.DOUBLE, Read.FLOAT):
                     form = DOUBLES[manner.double]
                 elif one in (Read.TIME, Read.TIMESTAMP):
                     form = manner.moment
@@ -197,6 +202,11 @@ class _Building:
             escapes=self.style.escape_bits,
             blob=np.frombuffer(bytes(self.blob) + _PADDING, np.uint8),
         )
+
+
+def _type_of(variant: Variant) -> int:
+    is_raw = isinstance(variant, Scalar) and _READS[variant.read] == read.READ_RAW
+    return read.RAW if is_raw else _TYPES[json_of(variant)]
 
 
 def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:

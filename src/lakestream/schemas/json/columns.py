@@ -40,6 +40,8 @@ _CONNECT: Final = {
     "org.apache.kafka.connect.data.Timestamp": Read.MILLIS,
 }
 _INTS: Final = ("int8", "int16", "int32")
+_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+_DIGITS_MAX: Final = 38
 _OBJECT_WORDS: Final = ("properties", "additionalProperties", "patternProperties")
 _ARRAY_WORDS: Final = ("items", "prefixItems")
 
@@ -104,9 +106,9 @@ class _Walk:
             case "integer":
                 return Scalar(_integer(place.contents))
             case "number":
-                return Scalar(Read.DOUBLE)
+                return _number(place.contents)
             case "string":
-                return Scalar(_FORMATS.get(str(place.contents.get("format")), Read.STRING))
+                return Scalar(_string(place.contents))
             case "array":
                 return self._array(Sorted(Sort.ARRAY, place), above)
             case "object":
@@ -172,6 +174,36 @@ def _integer(contents: dict[str, Any]) -> Read:
     return Read.INT if contents.get("connect.type") in _INTS else Read.LONG
 
 
+def _number(contents: dict[str, Any]) -> Scalar:
+    """Likewise."""
+    match contents.get("connect.type"):
+        case "float32":
+            return Scalar(Read.FLOAT)
+        case "bytes" if contents.get("title") == _DECIMAL:
+            return _decimal(contents.get("connect.parameters")) or Scalar(Read.DOUBLE)
+        case _:
+            return Scalar(Read.DOUBLE)
+
+
+def _decimal(parameters: Any) -> Scalar | None:
+    """Parameters are texts. None: they do not say its scale, or no column has so many digits."""
+    if not isinstance(parameters, dict):
+        return None
+    try:
+        scale = int(str(parameters["scale"]))
+        precision = int(str(parameters.get("connect.decimal.precision", _DIGITS_MAX)))
+    except (KeyError, ValueError):
+        return None
+    return Scalar(Read.DECIMAL, precision, scale) if 0 <= scale <= precision <= _DIGITS_MAX and precision else None
+
+
+def _string(contents: dict[str, Any]) -> Read:
+    if (read := _FORMATS.get(str(contents.get("format")))) is not None:
+        return read
+    is_base64 = contents.get("connect.type") == "bytes" or contents.get("contentEncoding") == "base64"
+    return Read.BINARY if is_base64 else Read.STRING
+
+
 def _any_of(parts: list[Part | None]) -> Part | None:
     """None: at least one may be anything."""
     result = NOTHING
@@ -203,13 +235,19 @@ def _both(one: Part | None, other: Part | None) -> Part | None:
 
 
 def _bounded(part: Part | None) -> Part | None:
-    """A record without a column, or with too many of them, is no record."""
+    """A record without a column, or with too many of them, is no record. A decimal is read alone, or as a double."""
     if part is None:
         return None
+    if len(part.variants) > 1:
+        part = Part(tuple(Scalar(Read.DOUBLE) if _is_decimal(one) else one for one in part.variants))
     for variant in part.variants:
         if isinstance(variant, Record) and (len(variant.keys) > KEYS_MAX or not _has_columns(variant)):
             return RAW
     return part
+
+
+def _is_decimal(variant: Variant) -> bool:
+    return isinstance(variant, Scalar) and variant.read is Read.DECIMAL
 
 
 def _has_columns(record: Record) -> bool:

@@ -18,6 +18,7 @@ from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Stru
 
 VALUE: Final = "value"
 """The column of values that are no record."""
+_NUMBERS: Final = frozenset((Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE))
 
 
 class Read(Enum):
@@ -38,6 +39,11 @@ class Read(Enum):
     UUID = ("string", Kind.UUID)
     RAW = ("any", Kind.STRING)
     """The text of the value as it stands."""
+    FLOAT = ("number", Kind.FLOAT)
+    DECIMAL = ("number", Kind.DECIMAL)
+    """Kafka Connect's Decimal, with all of its places."""
+    BINARY = ("string", Kind.BINARY)
+    """Base64."""
 
     @property
     def json(self) -> str:
@@ -51,6 +57,9 @@ class Read(Enum):
 @dataclass(frozen=True, slots=True)
 class Scalar:
     read: Read
+    precision: int = 0
+    scale: int = 0
+    """Of a DECIMAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,7 @@ def _joined(one: Variant, other: Variant) -> Variant | None:
                 return Scalar(Read.STRING)
             if mine.kind in (Kind.INT, Kind.LONG) and theirs.kind in (Kind.INT, Kind.LONG):
                 return Scalar(Read.LONG)
-            return Scalar(Read.DOUBLE) if {mine.kind, theirs.kind} <= {Kind.INT, Kind.LONG, Kind.DOUBLE} else None
+            return Scalar(Read.DOUBLE) if {mine.kind, theirs.kind} <= _NUMBERS else None
         case Many(mine), Many(theirs):
             return Many(single(joined(mine, theirs)))
         case Named(mine), Named(theirs):
@@ -201,8 +210,8 @@ def _suffix(variant: Variant) -> str:
 
 def _type_of(variant: Variant) -> Type:
     match variant:
-        case Scalar(read):
-            return Primitive(read.kind)
+        case Scalar(read, precision, scale):
+            return Primitive(read.kind, precision=precision, scale=scale)
         case Record():
             return Struct(tuple(_fields(variant)))
         case Many(element):

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -354,3 +355,73 @@ def test_a_lot_of_nothing_needs_no_more_room_than_its_bytes() -> None:
     decoded, back = through(codec, [b"[" + b"[], " * 100_000 + b"[]]"])
     assert len(back[0] or b"") == 400_004
     assert not decoded.problems.any()
+
+
+# What Kafka Connect means by its words
+
+
+def decimal(precision: int, scale: int) -> dict[str, Any]:
+    parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+    title = "org.apache.kafka.connect.data.Decimal"
+    return {"type": "number", "title": title, "connect.type": "bytes", "connect.parameters": parameters}
+
+
+COMPACT = Style(comma=",", colon=":")
+CONNECT = record(
+    price=decimal(9, 2),
+    huge=decimal(38, 10),
+    share=decimal(4, 4),
+    count=decimal(20, 0),
+    single={"type": "number", "connect.type": "float32"},
+    raw={"type": "string", "connect.type": "bytes"},
+    many={"type": "array", "items": {"oneOf": [{"type": "null"}, decimal(9, 2)]}},
+    named={"type": "object", "additionalProperties": {"type": "string", "contentEncoding": "base64"}},
+)
+
+
+def test_decimals_floats_and_bytes_come_back_as_they_stand() -> None:
+    given = [
+        b'{"price":12.50,"huge":-1234567890123456789012345678.0123456789,"share":0.0001,"count":18446744073709551615}',
+        b'{"price":-0.05,"single":1.1,"raw":"AAEC/w==","many":[1.00,null,-2.25],"named":{"a":"","b":"YQ=="}}',
+        b'{"single":-3.4028235e+38,"raw":"","many":[]}',
+        b'{"price":0.00,"single":16777216.0,"raw":"YWI=","named":{}}',
+        b'{"single":1e-45,"raw":"YWJj"}',
+        None,
+    ]
+    decoded, back = through(codec_for(CONNECT, COMPACT), given)
+    assert not decoded.problems.any()
+    first, second, third, fourth, *_ = rows(decoded)
+    assert first["price"] == Decimal("12.50")
+    assert first["huge"] == Decimal("-1234567890123456789012345678.0123456789")
+    assert (first["share"], first["count"]) == (Decimal("0.0001"), Decimal(2**64 - 1))
+    assert second["single"] == np.float32(1.1)
+    assert (second["raw"], second["many"]) == (b"\0\1\2\xff", [Decimal("1.00"), None, Decimal("-2.25")])
+    assert second["named"] == [("a", b""), ("b", b"a")]
+    assert (third["raw"], fourth["raw"], third["single"]) == (b"", b"ab", -np.finfo(np.float32).max)
+    assert back == given
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        *(("price", text) for text in ("12345678.00", "1.005", "1e3", '"12.50"', "true", "{}", "[1.00]")),
+        *(("share", text) for text in ("1.0", "0.00001")),
+        *(("count", text) for text in ("1.5", "123456789012345678901")),
+        *(("single", text) for text in ("1e39", "-1e400")),
+        *(("raw", text) for text in ('"A"', '"A==="', '"AA=A"', '"AAA*"', '"=AAA"', '"AA AA"', '"\\u00e4AAA"')),
+    ],
+)
+def test_what_connect_would_not_say_is_null(key: str, text: str) -> None:
+    good = b'{"price":1.00,"raw":"YQ=="}'
+    decoded, back = through(codec_for(CONNECT, COMPACT), [good, f'{{"{key}":{text}}}'.encode(), good])
+    assert not decoded.problems.any()
+    assert rows(decoded)[1][key] is None
+    assert rows(decoded)[0] == rows(decoded)[2]
+    assert back[::2] == [good, good]
+
+
+@pytest.mark.parametrize("text", ['{"price":12.5}', '{"price":-0.00}', '{"raw":"YR=="}', '{"single":0.1234567890123}'])
+def test_what_was_spelled_otherwise_does_not_come_back(text: str) -> None:
+    decoded, (back,) = through(codec_for(CONNECT, COMPACT), [text.encode()])
+    assert rows(decoded)[0] != dict.fromkeys(rows(decoded)[0])
+    assert back != text.encode()

@@ -66,6 +66,31 @@ def test_hints_of_kafka_connect_are_taken() -> None:
     assert columns(schema) == "a int, b long, c date, d time, e timestamptz"
 
 
+def test_decimals_floats_and_bytes_of_kafka_connect() -> None:
+    def decimal(**parameters: str) -> dict[str, Any]:
+        title = "org.apache.kafka.connect.data.Decimal"
+        return {"type": "number", "title": title, "connect.type": "bytes", "connect.parameters": parameters}
+
+    sized = decimal(scale="2", **{"connect.decimal.precision": "9"})
+    schema = record(
+        a=sized,
+        b=decimal(scale="10"),
+        c={"oneOf": [{"type": "null"}, sized]},
+        d={"type": "array", "items": sized},
+        e={"type": "number", "connect.type": "float32"},
+        f={"type": "number", "connect.type": "float64"},
+        g={"type": "string", "connect.type": "bytes"},
+        h={"type": "string", "contentEncoding": "base64"},
+    )
+    assert columns(schema) == (
+        "a decimal(9, 2), b decimal(38, 10), c decimal(9, 2), d [decimal(9, 2)], e float, f double, g binary, h binary"
+    )
+    for odd in (decimal(), decimal(scale="x"), decimal(scale="-1"), decimal(scale="39"), sized | {"title": "Money"}):
+        assert columns(record(a=odd)) == "a double"
+    assert columns(record(a={**sized, "type": ["number", "string"]})) == "a double, a_binary binary"
+    assert columns(record(a={"oneOf": [sized, {"type": "integer"}]})) == "a string", "what has no column is a text"
+
+
 def test_nested_parts_are_columns() -> None:
     schema = record(
         inner=record(x=INTEGER),
