@@ -137,7 +137,14 @@ def test_plain_json(cluster: Brokers) -> None:
     assert 'the key "a" is there twice' in second
     assert "it ends too early" in third
     assert produced(cluster, topic, good, b"3") == ["", ""]
-    assert stored(cluster, topic, 2) == [good, b"3"]
+    # An idempotent producer goes on behind what was refused.
+    heard: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+    for value in (b"4", cut, b"5"):
+        producer.produce(topic, value, on_delivery=lambda error, _: heard.append(error))
+        assert producer.flush(60) == 0
+    assert [error and error.code() for error in heard] == [None, KafkaError.INVALID_RECORD, None]
+    assert stored(cluster, topic, 4) == [good, b"3", b"4", b"5"]
 
 
 def test_a_context_of_the_registry(cluster: Brokers) -> None:
