@@ -4,9 +4,23 @@ a consumer gets what was produced, by offset, whatever the files are."""
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
+from pyiceberg.transforms import parse_transform
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    FixedType,
+    IcebergType,
+    LongType,
+    TimestamptzType,
+    UUIDType,
+)
 from tests.unit.catalog.topic import entries_of
 from tests.unit.data.brokers import World
 from tests.unit.pipeline.maintenance.test_repair import repair
@@ -166,6 +180,74 @@ async def test_rows_that_are_repaired_come_into_their_partitions(world: World) -
     done = await repair(typed)
     assert (done.rows_before, done.rows_after) == (1, 0)
     assert dict(await arranged.partitions()) == {("a",): 1, ("b",): 1}
+    assert await arranged.served() == arranged.sent
+    await arranged.history.close()
+    typed.close()
+
+
+KINDS: dict[str, Any] = {
+    "price": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+    "id": {"type": "string", "logicalType": "uuid"},
+    "four": {"type": "fixed", "name": "Four", "size": 4},
+    "raw": "bytes",
+    "born": {"type": "int", "logicalType": "date"},
+    "text": "string",
+}
+TERMS = [
+    *("truncate(100, price)", "bucket(4, id)", "bucket(3, four)", "truncate(1, raw)", "year(born)", "void(text)"),
+    *("hour(inner.at)", "bucket(2, _key.x)", "day(_stream.timestamp)"),
+]
+
+
+def valued(number: int) -> dict[str, Any]:
+    return {
+        "price": Decimal(number * 37 - 400).scaleb(-2),
+        "id": UUID(int=number % 5),
+        "four": bytes([0, 0, 0, number % 3]),
+        "raw": b"ab" if number % 2 else b"c",
+        "born": date(1969 + number % 3, 1, 1),
+        "text": str(number),
+        "inner": {"at": datetime(2024, 1, 1, number % 2, 59, tzinfo=UTC)},
+    }
+
+
+async def test_every_type_and_place_as_pyiceberg_divides_it(world: World) -> None:
+    at = {"type": "long", "logicalType": "timestamp-micros"}
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "at", "type": at}]}
+    schema = record(*KINDS.items(), ("inner", inner))
+    key = record(("x", "long"), name="Key")
+    settings = {**REGISTRY, "lakestream.key.schema": "registry", PARTITION: ", ".join(TERMS)}
+    arranged = Arranged(typed := await Typed.start(world, settings))
+    one, other = await typed.register(schema), await typed.register(key, "t-key")
+    arranged.sent = [encoded(schema, valued(number), one) for number in range(30)]
+    keys: list[bytes | None] = [encoded(key, {"x": number}, other) for number in range(30)]
+    await typed.append(*arranged.sent, keys=keys)
+    await typed.driving.rounds.run()
+    assert (await typed.driving.rounds.run()).stuck == []
+    assert arranged.unmet == ""
+
+    def divided(transform: str, kind: IcebergType, value: Any) -> Any:
+        found = parse_transform(transform).transform(kind)(value)
+        return int(found.scaleb(2)).to_bytes(4, "big", signed=True) if isinstance(found, Decimal) else found
+
+    stamps = {row["_stream"]["offset"]: row["_stream"]["timestamp"] for row in await typed.rows()}
+    wanted = Counter(
+        (
+            divided("truncate[100]", DecimalType(9, 2), value["price"]),
+            divided("bucket[4]", UUIDType(), value["id"]),
+            divided("bucket[3]", FixedType(4), value["four"]),
+            divided("truncate[1]", BinaryType(), value["raw"]),
+            divided("year", DateType(), value["born"]),
+            None,
+            divided("hour", TimestamptzType(), value["inner"]["at"]),
+            divided("bucket[2]", LongType(), number),
+            divided("day", TimestamptzType(), stamps[number]),
+        )
+        for number in range(30)
+        for value in [valued(number)]
+    )
+    assert await arranged.partitions() == wanted
+    assert len(wanted) > 10
     assert await arranged.served() == arranged.sent
     await arranged.history.close()
     typed.close()
