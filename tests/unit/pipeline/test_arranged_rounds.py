@@ -38,13 +38,6 @@ PARTITION, SORT, PROPERTIES = (f"lakestream.table.{name}" for name in ("partitio
 COUNTRIES = ("de", "fr", None, "us")
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
-
-
 class Arranged:
     def __init__(self, typed: Typed) -> None:
         self.typed = typed

@@ -1,7 +1,7 @@
 """Records become rows, once, whatever goes wrong on the way, and what is in the table leaves the log."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from tests.unit.data.brokers import NOW, World, plain
@@ -25,13 +25,6 @@ from lakestream.pipeline.plan import Backlog, PlanSettings
 from lakestream.pipeline.tasks import Outcome, Stuck
 
 Rows = list[tuple[int, bytes | None]]
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
 
 
 async def fill(log: Log, partition: PartitionId, start: int, end: int) -> None:

@@ -1,6 +1,5 @@
 """Contexts of the registry: the same id is another schema in each, and a table keeps them apart."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,6 @@ from lakestream.schemas.typing import Part
 
 CONTEXT = "lakestream.schema.context"
 HERE, THERE = record(("id", "int")), record(("name", "string"))
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
 
 
 async def sent(typed: Typed, *values: bytes) -> list[dict[str, Any]]:

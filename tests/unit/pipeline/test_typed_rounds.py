@@ -1,6 +1,5 @@
 """Values become columns as their topic says: the registry is asked once, the table grows, and no data stops a topic."""
 
-from collections.abc import AsyncIterator
 from datetime import time
 from typing import Any
 
@@ -15,20 +14,6 @@ from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.typed_topics import UNKNOWN_AGAIN_MS, TypedTopics
 from lakestream.schemas.model import Format
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
-
-
-@pytest.fixture
-async def typed(world: World) -> AsyncIterator[Typed]:
-    typed = await Typed.start(world, REGISTRY)
-    yield typed
-    typed.close()
 
 
 def raw(row: dict[str, Any]) -> Any:

@@ -1,9 +1,7 @@
 """What drivers find out about schemas: several at once agree, and whoever dies in between leaves nothing wrong."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
-import pytest
 from tests.unit.data.brokers import World
 from tests.unit.pipeline.driving import Driving, read_here
 from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
@@ -22,13 +20,6 @@ from lakestream.schemas.typing import Inferred, Part, Typing, WantedSchema
 from lakestream.schemas.writers import Bound, Writer
 
 JSON = {"lakestream.value.schema": "json", "lakestream.key.schema": "registry"}
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
 
 
 def ids(bounds: tuple[Bound | None, ...]) -> set[int]:

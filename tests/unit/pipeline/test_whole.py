@@ -1,7 +1,7 @@
 """Transactions in the table: cut where none is split, and a tag on the newest snapshot where none is."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from tests.unit.catalog.topic import foreign_commit
@@ -25,13 +25,6 @@ from lakestream.testing.batches import make_batch
 
 AT_ONCE = PlanSettings(whole_wait_ms=0)
 """Nobody waits for the rest of a transaction."""
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
 
 
 class Writer:

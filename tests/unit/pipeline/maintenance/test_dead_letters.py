@@ -2,7 +2,6 @@
 
 import io
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -40,20 +39,6 @@ V1 = record(("id", "int"), ("name", "string"))
 VALUE = encoded(V1, {"id": 1, "name": "a"}, 1)
 UNFRAMED = "it does not begin with a zero byte and the id of a schema"
 ALL = Asked()
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
-
-
-@pytest.fixture
-async def typed(world: World) -> AsyncIterator[Typed]:
-    typed = await Typed.start(world, REGISTRY)
-    yield typed
-    typed.close()
 
 
 def view(typed: Typed) -> DeadLetters:

@@ -1,7 +1,7 @@
 """Rows that keep their bytes get their columns at the same offsets, once these can be had."""
 
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -30,20 +30,6 @@ from lakestream.pipeline.typed_topics import TypedTopics
 
 V1 = record(("id", "int"), ("name", "string"))
 VALUE = encoded(V1, {"id": 1, "name": "a"}, 1)
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.close()
-
-
-@pytest.fixture
-async def typed(world: World) -> AsyncIterator[Typed]:
-    typed = await Typed.start(world, REGISTRY)
-    yield typed
-    typed.close()
 
 
 class Interrupted(LocalRewrites):
