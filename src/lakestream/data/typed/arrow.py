@@ -338,7 +338,16 @@ def _narrowed(array: Any, kind: Any, valid: NDArray[np.uint8]) -> Any:
         return array
     if not valid.all():
         array = pc.if_else(pa.array(valid.astype(np.bool_)), array, pa.scalar(None, array.type))
-    return array.cast(kind)
+    narrowed = array.cast(kind)
+    if pa.types.is_float64(array.type) and not _are_the_same(array, narrowed.cast(array.type)):
+        raise TypeError("some have more digits")  # of these alone a cast would round
+    return narrowed
+
+
+def _are_the_same(one: Any, other: Any) -> bool:
+    """As far as they are there."""
+    same = pc.or_(pc.equal(one, other), pc.and_(pc.is_nan(one), pc.is_nan(other)))
+    return bool(pc.all(same, min_count=0).as_py())
 
 
 def _plain(array: Any) -> Any:

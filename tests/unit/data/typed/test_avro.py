@@ -1,6 +1,8 @@
 """What Avro's writers may do, and what nobody should, one by one. For any schema: property/test_avro_values.py."""
 
 import json
+import math
+import struct
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -12,7 +14,7 @@ from lakestream.data.table.located import Located
 from lakestream.data.typed.arrow import from_arrow, to_arrow
 from lakestream.data.typed.codec import Codec
 from lakestream.data.typed.codecs import codec_of
-from lakestream.errors import Rejected
+from lakestream.errors import Corrupt, Rejected
 from lakestream.schemas.writers import Writer
 
 INTS = {"type": "array", "items": "int"}
@@ -134,6 +136,20 @@ def test_a_map_with_a_key_twice_keeps_its_bytes() -> None:
     assert array.to_pylist() == [{"a": None, "b": 7}, {"a": [("x", 1)], "b": 7}]
     again = from_arrow(array, decoded.frame.layout)
     assert bytes_of(made.encode(again.frame)) == [None, values[1]]
+
+
+def test_a_number_that_was_changed_to_one_with_more_digits_is_no_float_any_more() -> None:
+    """Its column was widened for others, and somebody wrote into it."""
+    made = codec(record(a="float"))
+    layout = made.decode(Located.of(pa.array([b"\0\0\0\0"], pa.binary()))).frame.layout
+
+    def wide(*numbers: float | None) -> Any:
+        return pa.array([{"a": number} for number in numbers], pa.struct([("a", pa.float64())]))
+
+    fine = from_arrow(wide(0.5, math.nan, math.inf, -0.0), layout)
+    assert bytes_of(made.encode(fine.frame))[0] == struct.pack("<f", 0.5)
+    with pytest.raises(Corrupt, match="column a is double, which cannot be read as float: some have more digits"):
+        from_arrow(wide(0.5, 0.1), layout)
 
 
 def test_what_holds_itself_is_passed_over() -> None:
