@@ -102,7 +102,9 @@ class Engine:
         own = [place for place, one in enumerate(fields) if one["id"] >= FIRST_FREE_ID]
         if own and luck.random() < 0.5:
             place = luck.choice(own)
-            fields[place] = {**fields[place], "name": f"{fields[place]['name'].split('~')[0]}~{luck.randrange(100)}"}
+            name = f"{fields[place]['name'].split('~')[0]}~{luck.randrange(100)}"
+            if all(one["name"] != name for one in fields):
+                fields[place] = {**fields[place], "name": name}
         else:
             number = base["last-column-id"] + 1
             room = ROOM if all(one["name"] != ROOM for one in fields) else f"note{number}"
