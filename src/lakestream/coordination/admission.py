@@ -79,8 +79,9 @@ class Admission:
         else:
             message = f"the batch has records of more than {ASKS_MAX} schemas that nobody knows"
             raise InvalidRecords({0: message}, message)
+        until_s = self._judges.deadline_s()
         for one in checked.unjudged:
-            found = await self._judges.wrong(one.rules, one.values)
+            found = await self._judges.wrong(one.rules, one.values, until_s)
             verdict = {one.numbers[place]: reason for place, reason in found}
             reasons = one.misfits | verdict
             checked.wrong.extend(Wrong((number,), noted(one.part, why)) for number, why in reasons.items())

@@ -44,13 +44,21 @@ class Judges:
         """Rules that the process knows, by number."""
         self._number = 0
 
-    async def wrong(self, rules: Rules, values: Sequence[bytes]) -> list[tuple[int, str]]:
+    def deadline_s(self) -> float:
+        """For all that one client waits for, if it begins now."""
+        return asyncio.get_running_loop().time() + ANSWER_S_MAX
+
+    async def wrong(self, rules: Rules, values: Sequence[bytes], until_s: float) -> list[tuple[int, str]]:
         """Places of values that are not what they should be, and why. Unavailable: nobody could say."""
         found: list[tuple[int, str]] = []
         try:
-            async with asyncio.timeout(ANSWER_S_MAX), self._turn:
+            async with asyncio.timeout_at(until_s):
                 for start, end in _parts(values):
-                    found += [(start + place, why) for place, why in await self._asked(rules, values[start:end])]
+                    async with self._turn:  # others may come between
+                        said = await self._asked(rules, values[start:end])
+                    if isinstance(said, str):
+                        return found + [(place, said) for place in range(start, len(values))]
+                    found += [(start + place, why) for place, why in said]
         except TimeoutError:
             raise Unavailable(f"values were not held against their schema within {ANSWER_S_MAX:g} s") from None
         return found
@@ -59,34 +67,30 @@ class Judges:
         async with self._turn:
             await self._end()
 
-    async def _asked(self, rules: Rules, values: Sequence[bytes]) -> list[tuple[int, str]]:
+    async def _asked(self, rules: Rules, values: Sequence[bytes]) -> Sequence[tuple[int, str]] | str:
+        """Or why there is nothing to hope for, also for other values."""
         try:
             said = await self._exchanged(rules, values)
         except (EOFError, ConnectionError):
             code = await self._end(PATIENCE_S)
-            if code == -signal.SIGPROF:
-                reason = f"holding the records against their schema takes longer than {CPU_S_MAX:g} s"
-            elif -code in CRASHES:
-                reason = f"holding the records against their schema ended with {signal.Signals(-code).name}"
-            else:  # somebody ended it, or it cannot be started: no fault of the records
-                raise Unavailable(f"the judge of JSON values ended with code {code}: try again") from None
             log.warning("judge.ended code=%d", code)
-            return [(place, reason) for place in range(len(values))]
+            if code == -signal.SIGPROF:
+                return f"holding the records against their schema takes longer than {CPU_S_MAX:g} s"
+            if -code in CRASHES:
+                return f"holding the records against their schema ended with {signal.Signals(-code).name}"
+            # Somebody ended it, or it cannot run: no fault of the records.
+            raise Unavailable(f"the judge of JSON values ended with code {code}: try again") from None
         except BaseException:
             await asyncio.shield(self._end())  # who left in the middle of an exchange leaves nothing to the next
             raise
         answer = msgspec.msgpack.decode(said, type=Answer)
         if answer.refusal:
-            reason = f"the schema cannot be held against values: {answer.refusal}"
-            return [(place, reason) for place in range(len(values))]
-        return list(answer.wrong)
+            return f"the schema cannot be held against values: {answer.refusal}"
+        return answer.wrong
 
     async def _exchanged(self, rules: Rules, values: Sequence[bytes]) -> bytes:
-        if self._process is None:
-            env = {name: os.environ[name] for name in INHERITED if name in os.environ}
-            command = *COMMAND, str(CPU_S_MAX)
-            self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=env)
-        to_it, from_it = self._process.stdin, self._process.stdout
+        process = await self._running()
+        to_it, from_it = process.stdin, process.stdout
         assert to_it is not None
         assert from_it is not None
         is_new = rules not in self._told
@@ -99,6 +103,18 @@ class Judges:
         to_it.writelines((LENGTH.pack(len(ask)), ask))
         await to_it.drain()
         return await from_it.readexactly(LENGTH.unpack(await from_it.readexactly(LENGTH.size))[0])
+
+    async def _running(self) -> Process:
+        if self._process is not None and self._process.returncode is not None:
+            await self._end()  # while it had nothing to do
+        if self._process is None:
+            env = {name: os.environ[name] for name in INHERITED if name in os.environ}
+            command = *COMMAND, str(CPU_S_MAX)
+            try:
+                self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=env)
+            except OSError as error:
+                raise Unavailable(f"the judge of JSON values cannot be started ({error}): try again") from error
+        return self._process
 
     async def _end(self, patience_s: float = 0.0) -> int:
         """Its exit code. `patience_s`: it is about to end by itself. The next ask starts another one."""

@@ -38,14 +38,14 @@ def rules_of(text: str, references: tuple[tuple[str, str], ...] = ()) -> Rules:
 
 def _address(text: str) -> str:
     """As it may stand in a URI."""
-    return quote(text, safe=_IN_ADDRESSES)
+    return quote(text, safe=_IN_ADDRESSES, errors="surrogatepass")
 
 
 def _mended(contents: Any) -> str:
     if isinstance(contents, dict):
         is_renamed = "definitions" in contents and "$defs" not in contents
         contents = _schema(contents, is_renamed) | {"$schema": address_of_dialect(contents)}
-    return json.dumps(contents, ensure_ascii=False)
+    return json.dumps(contents)  # escaped: half of a character cannot be sent as it is
 
 
 def _schema(contents: Any, is_renamed: bool) -> Any:

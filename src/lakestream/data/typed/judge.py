@@ -25,6 +25,7 @@ from lakestream.data.typed.judged import LENGTH, RULES_MAX, Answer, Ask, Rules
 
 TEXT_MAX: Final = 60
 REASON_MAX: Final = 400
+TOO_LARGE: Final = "holding values against it takes more memory than there is for it"
 
 _MEMORY_MAX: Final = 4 << 30
 _NOWHERE: Final = "json-schema:///"
@@ -68,7 +69,7 @@ class Judge:
             self._validator.validate(msgspec.json.decode(text))
         except jsonschema_rs.ValidationError as error:
             return _said(error)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # no JSON, or nested too deeply
             return said(f"it cannot be read: {error}", text)
         return None
 
@@ -136,6 +137,8 @@ def _judge(rules: Rules) -> Judge | str:
         return Judge(rules)
     except (ValueError, RecursionError) as error:
         return str(error)
+    except MemoryError:
+        return TOO_LARGE
 
 
 def main(asks: BinaryIO, answers: BinaryIO, cpu_s_max: float = 0.0) -> None:
@@ -150,7 +153,9 @@ def main(asks: BinaryIO, answers: BinaryIO, cpu_s_max: float = 0.0) -> None:
         try:
             answer = court.answer(decoder.decode(body))
         except MemoryError:
-            answer = Answer([], "holding values against it takes more memory than there is for it")
+            answer = Answer([], TOO_LARGE)
+        except Exception as error:  # whatever it is: with the same values it would come again
+            answer = Answer([], f"{type(error).__name__}: {error}")
         signal.setitimer(signal.ITIMER_PROF, 0)
         written = msgspec.msgpack.encode(answer)
         answers.write(LENGTH.pack(len(written)) + written)
