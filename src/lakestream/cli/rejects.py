@@ -6,6 +6,7 @@ needed, nor a broker. Nothing is changed: reasons are found by trying the values
 
 import argparse
 import asyncio
+import codecs
 import json
 import logging
 import sys
@@ -15,7 +16,7 @@ from typing import Any, Final
 from lakestream.cli.options import add_options, settings_of
 from lakestream.cli.records import shown_bytes
 from lakestream.cli.repair import opened, progress
-from lakestream.cli.text import columns, human_size, human_time, plural
+from lakestream.cli.text import columns, human_size, human_time, plural, printable
 from lakestream.errors import Rejected
 from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.maintenance.dead_letter import BYTES_SHOWN, Asked, DeadLetter, Summary
@@ -109,7 +110,7 @@ def _summary_lines(topic: str, found: Summary) -> Iterator[str]:
     if found.repairable:
         yield f"{found.repairable:,} can be repaired: lakestream topic repair {topic}"
     told = [
-        (reason.said, str(reason.schema_id or "-"), f"{count:,}", "{}/{}".format(*found.firsts[reason]))
+        (printable(reason.said), str(reason.schema_id or "-"), f"{count:,}", "{}/{}".format(*found.firsts[reason]))
         for reason, count in found.reasons.most_common(REASONS_SHOWN)
     ]
     if told:
@@ -160,7 +161,7 @@ def _as_json(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason or None,
         "repairable": letter.is_repairable,
         "key": shown_bytes(letter.key),
-        "value": shown_bytes(letter.value),
+        "value": shown_bytes(letter.value) if (text := _text(letter)) is None else text,
         "value_size": letter.value_size,
     }
 
@@ -168,7 +169,7 @@ def _as_json(letter: DeadLetter) -> dict[str, Any]:
 def _line(letter: DeadLetter) -> str:
     place = f"{letter.partition}/{letter.offset}"
     schema = f"schema {letter.schema_id}" if letter.schema_id else ""
-    said = letter.reason or REPAIRABLE
+    said = printable(letter.reason) or REPAIRABLE  # it may name fields of values that anybody made up
     if letter.reason and letter.is_repairable:
         said += "; some of it can be repaired"
     return f"{place:<10}  {human_time(letter.timestamp_ms)}  {schema:<9}  {_value(letter):<40}  {said}"
@@ -178,9 +179,18 @@ def _value(letter: DeadLetter) -> str:
     """Text if it is text, else in hexadecimal."""
     if letter.value is None:
         return "null"
-    text = letter.value.decode("utf-8", "replace").rstrip("\ufffd")  # a letter may have been cut in two
+    text = _text(letter)
     shown = text if text and text.isprintable() else letter.value.hex()
     return shown if letter.value_size <= len(letter.value) else f"{shown}… ({human_size(letter.value_size)})"
+
+
+def _text(letter: DeadLetter) -> str | None:
+    """None: the value is no text. Where only its beginning is here, its last letter may have been cut in two."""
+    is_whole = letter.value_size <= len(letter.value or b"")
+    try:
+        return codecs.utf_8_decode(letter.value, "strict", is_whole)[0] if letter.value is not None else None
+    except UnicodeDecodeError:
+        return None
 
 
 def _below(topic: str, count: int, repairable: int, *, is_all: bool) -> Iterator[str]:

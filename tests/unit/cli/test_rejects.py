@@ -54,6 +54,23 @@ def test_a_line_for_programs() -> None:
     }
 
 
+def test_a_text_that_is_cut_is_a_text_for_programs_too() -> None:
+    """What is cut off in the middle of a letter is no reason for base64."""
+    assert _as_json(letter(value="grü".encode()[:3], value_size=5))["value"] == "gr"
+    assert _as_json(letter(value="gr€".encode()[:4], value_size=5))["value"] == "gr"
+    assert _as_json(letter(value="grü".encode()[:3], value_size=3))["value"] == {"base64": "Z3LD"}, "it is all there is"
+    assert _as_json(letter(value=b"\xffgr\xc3", value_size=5))["value"] == {"base64": "/2dyww=="}
+    assert _as_json(letter(value=b"", value_size=0))["value"] == ""
+    assert _as_json(letter(value=None, value_size=0))["value"] is None
+
+
+def test_what_strangers_call_their_fields_is_safe_for_a_terminal() -> None:
+    odd = Reason("no column fits \x1b[31mred\nline", 0)
+    found = Summary(rows=1, reasons=Counter({odd: 1}), firsts={odd: (0, 3)})
+    for said in (_line(letter(reason=odd.said)), *_summary_lines("orders", found)):
+        assert said.isprintable(), said
+
+
 def test_what_follows_the_lines() -> None:
     assert list(_below("orders", 0, 0, is_all=True)) == ["topic orders: no dead letters there"]
     said = "\n".join(_below("orders", 20, 2, is_all=False))
