@@ -205,8 +205,7 @@ class _Building:
 
 
 def _type_of(variant: Variant) -> int:
-    is_raw = isinstance(variant, Scalar) and _READS[variant.read] == read.READ_RAW
-    return read.RAW if is_raw else _TYPES[json_of(variant)]
+    return _TYPES[json_of(variant)]
 
 
 def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:

@@ -902,17 +902,20 @@ def read_values(
                         problem = np.int64(MISFIT + 8 * place + (NUMBER if kind & 1 else INTEGER))
                         break
                     slot = base[node] + row
-                    found, is_exact = np.uint64(0), False
-                    if kind < 2:
-                        found, is_exact = _double_bits(digits, power)
-                    if not is_exact:
-                        if waiting == slow.shape[0]:
-                            state[STOPPED], stopped = NO_SLOW, np.int64(1)
-                            break
-                        slow[waiting, 0], slow[waiting, 1], slow[waiting, 2] = slot, at, behind - at
-                        waiting += 1
-                    valid[slot] = 1
-                    bits[slot] = np.int64(found | np.uint64(minus) << np.uint64(63))
+                    if nodes[node, READ] == READ_RAW:  # a decimal: the text has all of its places
+                        valid[slot], bits[slot], more[slot] = 1, at, behind - at
+                    else:
+                        found, is_exact = np.uint64(0), False
+                        if kind < 2:
+                            found, is_exact = _double_bits(digits, power)
+                        if not is_exact:
+                            if waiting == slow.shape[0]:
+                                state[STOPPED], stopped = NO_SLOW, np.int64(1)
+                                break
+                            slow[waiting, 0], slow[waiting, 1], slow[waiting, 2] = slot, at, behind - at
+                            waiting += 1
+                        valid[slot] = 1
+                        bits[slot] = np.int64(found | np.uint64(minus) << np.uint64(63))
                 at = behind
             else:
                 behind = _literal_end(at, end)
