@@ -18,6 +18,7 @@ import msgspec
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.draft import LAST_ADDED
 from lakestream.catalog.errors import NoSuchTable
+from lakestream.catalog.evolve import made_so
 from lakestream.catalog.file_layout import PLAIN_LAYOUT, Cut, FileLayout, SortKey
 from lakestream.catalog.layouts import next_free_id
 from lakestream.catalog.shapes import Json, schema_of
@@ -83,7 +84,7 @@ async def arrange(
     made = changes(table.metadata, wanted)
     if made.updates and not (only_whole and made.notices):
         try:
-            table = await catalog.change(table.table_id, lambda metadata: changes(metadata, wanted).updates)
+            table = await made_so(catalog, table.table_id, lambda metadata: changes(metadata, wanted).updates)
         except Rejected as error:
             return table, f"its table cannot be laid out as its settings say: {error}"
         log.info("catalog.arranged table=%s %s", table.name, table.metadata["properties"].get(LAYOUT, ""))

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from lakestream.catalog.bound_columns import BOUND, bound_ids, text_of_ids
 from lakestream.catalog.catalog import LoadedTable
 from lakestream.catalog.draft import LAST_ADDED
+from lakestream.catalog.errors import CommitUnknown
 from lakestream.catalog.parquet_names import parquet_names
 from lakestream.catalog.shapes import Json, schema_of
 from lakestream.catalog.topic_layout import VALUE, VALUE_ID
@@ -31,6 +32,9 @@ from lakestream.schemas.writers import Bound, Writer
 SCHEMAS_MAX: Final = 20
 """More of them, and those go that no snapshot names: a table whose JSON has ever new fields would keep them all."""
 
+UNKNOWN_MAX: Final = 5
+"""Commits in a row that nobody can tell of: then something else is wrong."""
+
 Grow = Callable[[Sequence[Column], int], Grown]
 """Columns as they are and the first field id that nobody has, to what they have to be."""
 
@@ -43,7 +47,11 @@ class EvolvingWriters(Protocol):
     async def create(self, topic_id: str, part: Part, writer: Writer) -> Writer: ...
 
 
-class Evolving(Protocol):
+class Changing(Protocol):
+    async def change(self, table_id: str, updates_for: Callable[[Json], Sequence[Update]]) -> LoadedTable: ...
+
+
+class Evolving(Changing, Protocol):
     """What typed tables grow in: the catalog; or a sheet of paper, for who only wants to know what would be."""
 
     @property
@@ -51,11 +59,9 @@ class Evolving(Protocol):
 
     async def load_id(self, table_id: str, *, confirmed: bool = False) -> LoadedTable: ...
 
-    async def change(self, table_id: str, updates_for: Callable[[Json], Sequence[Update]]) -> LoadedTable: ...
-
 
 async def evolve(catalog: Evolving, table_id: str, grow: Grow) -> tuple[LoadedTable, Grown]:
-    """The table with these columns. TableAltered: a column is gone that its rows need. Else as `Catalog.change`."""
+    """The table with these columns. TableAltered: a column is gone that its rows need. Else as `made_so`."""
     made: list[Grown] = []
 
     def updates(metadata: Json) -> list[Update]:
@@ -63,7 +69,18 @@ async def evolve(catalog: Evolving, table_id: str, grow: Grow) -> tuple[LoadedTa
         made.append(grow(columns_of(schema_of(metadata)), metadata["last-column-id"] + 1))
         return growth(metadata, made[-1])
 
-    return await catalog.change(table_id, updates), made[-1]
+    return await made_so(catalog, table_id, updates), made[-1]
+
+
+async def made_so(catalog: Changing, table_id: str, updates_for: Callable[[Json], Sequence[Update]]) -> LoadedTable:
+    """As `Catalog.change`, of what asks for nothing where it is so already, whoever did it. So where nobody can tell
+    whether a commit was done, it is simply looked at again."""
+    for _ in range(UNKNOWN_MAX):
+        try:
+            return await catalog.change(table_id, updates_for)
+        except CommitUnknown as error:
+            unknown = error
+    raise unknown
 
 
 def growth(metadata: Json, made: Grown) -> list[Update]:

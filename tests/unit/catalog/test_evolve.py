@@ -17,13 +17,16 @@ from lakestream.catalog.topic_shape import check_columns
 from lakestream.catalog.topic_tables import ensure_table, topic_deleted
 from lakestream.catalog.updates import AddSchema, SetCurrentSchema, SetProperties
 from lakestream.clock import SystemClock
-from lakestream.errors import Missing
+from lakestream.errors import Conflict, Missing, Unavailable
 from lakestream.metadata.memory import MemoryServer
+from lakestream.metadata.memory import MemoryStore as MetadataInMemory
+from lakestream.metadata.store import Put, Stored
 from lakestream.schemas.columns import Column
 from lakestream.schemas.growing import Grown, grown
 from lakestream.schemas.shape import Field, Kind, Primitive, Struct
 from lakestream.schemas.typing import Part
 from lakestream.schemas.writers import Bound, Writer
+from lakestream.storage.memory import MemoryStore
 
 TYPED = {"lakestream.value.schema": "registry"}
 INT, LONG, STRING = (Primitive(kind) for kind in (Kind.INT, Kind.LONG, Kind.STRING))
@@ -52,6 +55,32 @@ async def catalog() -> Catalog:
 
 def names(metadata: Json) -> list[str]:
     return [one["name"] for one in schema_of(metadata)["fields"]]
+
+
+class Overtaken(MetadataInMemory):
+    """Somebody commits twice right before the next move of a pointer, and has the table forget what was before."""
+
+    other: Catalog | None = None
+
+    async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
+        other, self.other = self.other, None
+        if other is not None:
+            for number in "01":
+                properties = {"write.metadata.previous-versions-max": "1", "number": number}
+                await other.commit(TOPIC_ID, [], [SetProperties(properties)])
+        return await super().put(puts)
+
+
+async def test_nobody_needs_to_know_who_made_it_so() -> None:
+    """The log of files is too short to tell whether it was us."""
+    server, objects = MemoryServer(SystemClock()), MemoryStore(SystemClock())
+    store = Overtaken(server)
+    catalog, other = catalog_over(store, objects), catalog_over(server.client(), objects, seed=2)
+    await topic_table(catalog)
+    store.other = other
+    table, _ = await evolve(catalog, TOPIC_ID, Growing(struct(id=INT)))
+    assert "id" in names(table.metadata)
+    assert table.metadata["properties"]["number"] == "1"
 
 
 async def alter(catalog: Catalog, fields: list[Json]) -> None:
