@@ -69,14 +69,19 @@ def first_misplaced(
 ) -> Misplaced | None:
     """Of the rows of a row group."""
     columns, said = pruned(file_columns(metadata), set(sources_of(fields))), dict(file.values)
-    if metadata["format-version"] >= DEFAULTS_SINCE:
-        fields = [field for field in fields if field.cut.source_id in read.footer.paths]
+    fields = [field for field in fields if field.cut.source_id in read.footer.paths or _is_null(metadata, field)]
     for batch in read.batches():
         rows = pa.Table.from_batches([conformed(batch, columns)])
         for field in fields:
             if (found := _misplaced(rows, columns, field, said.get(field.field_id))) is not None:
                 return found
     return None
+
+
+def _is_null(metadata: Json, field: Partitioned) -> bool:
+    """Whether a column that the file lacks is null in it. What rows are partitioned by as it is may have been left out,
+    as in files that Spark's `add_files` brings in: its value is then the one that the partition says."""
+    return field.cut.transform != IDENTITY and metadata["format-version"] < DEFAULTS_SINCE
 
 
 def _misplaced(rows: Any, columns: tuple[Column, ...], field: Partitioned, said: Any) -> Misplaced | None:

@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from msgspec.structs import replace
 from tests.unit.data.table.lakes import Lake, many
@@ -67,3 +69,24 @@ async def test_one_row_among_many_that_is_of_another_partition(doctor: Doctor) -
     await reach(doctor, 60)
     (said,) = await doctor.troubles()
     assert "=null, but the row at offset" in said
+
+
+async def test_a_file_may_lack_the_column_that_it_is_partitioned_by(doctor: Doctor) -> None:
+    """As those that Spark's `add_files` brings in: by Iceberg's spec the partition says what it is."""
+
+    def forge(file: FileDescription) -> FileDescription:
+        path = doctor.lake.root / doctor.lake.key(file.location)
+        pq.write_table(_without_schema_id(pq.read_table(path)), path)
+        return replace(file, size=path.stat().st_size, values=(7,))
+
+    assert await arranged(doctor.lake, many(0, 60), "_stream.schema_id", forge=forge) == 1
+    await reach(doctor, 60)
+    assert await doctor.troubles() == []
+
+
+def _without_schema_id(rows: Any) -> Any:
+    stream = rows.column("_stream").combine_chunks()
+    fields = [field for field in stream.type if field.name != "schema_id"]
+    left = pa.StructArray.from_arrays([stream.field(field.name) for field in fields], fields=fields)
+    place = rows.schema.get_field_index("_stream")
+    return rows.set_column(place, rows.schema.field(place).with_type(left.type), left)
