@@ -65,6 +65,7 @@ def _asked(arguments: argparse.Namespace, named: NamedTopic) -> Asked:
         offset_start=arguments.from_offset,
         newest_first=arguments.newest,
         bytes_shown=BYTES_SHOWN if arguments.json else LINE_BYTES,
+        limit=arguments.limit + 1,  # are there more?
     )
 
 

@@ -18,6 +18,15 @@ class Asked:
     newest_first: bool = False
     bytes_shown: int = BYTES_SHOWN
     """Of a key or a value, at most."""
+    limit: int | None = None
+    """So many letters at most: of a file with many more, only these are kept in memory."""
+
+    @property
+    def first(self) -> slice:
+        """Of any letters by offset: as many as may be told."""
+        if self.limit is None:
+            return slice(None)
+        return slice(-self.limit, None) if self.newest_first else slice(self.limit)
 
     @property
     def window(self) -> Span:

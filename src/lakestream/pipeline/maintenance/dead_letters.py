@@ -11,6 +11,7 @@ come since is told as one that can be repaired. Nothing is changed.
 
 import heapq
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -56,7 +57,8 @@ class DeadLetters:
         heads: list[tuple[int, int, DeadLetter]] = []
         sign = -1 if asked.newest_first else 1
         waiting = range(len(streams))
-        while True:
+        told = 0
+        while told != asked.limit:
             for place in waiting:
                 if (letter := await streams[place].next()) is not None:
                     heapq.heappush(heads, (sign * letter.timestamp_ms, place, letter))
@@ -64,14 +66,16 @@ class DeadLetters:
                 return
             _, place, letter = heapq.heappop(heads)
             waiting = range(place, place + 1)
+            told += 1
             yield letter
 
 
 async def _summary(sheet: Sheet, asked: Asked, progress: Callable[[int, int], None] | None) -> Summary:
     found = Summary(left=sheet.left)
+    asked = replace(asked, bytes_shown=0, limit=None)
     files = [file for number in asked.of(sheet.partitions()) for file in sheet.files(number, asked.window)]
     for seen, file in enumerate(files):
-        _add(found, file.partition, await sheet.look(file, asked.window, 0))
+        _add(found, file.partition, await sheet.look(file, asked.window, asked))
         if progress is not None:
             progress(seen + 1, len(files))
     return found

@@ -17,7 +17,7 @@ from lakestream.pipeline.maintenance.sheet import Sheet
 
 
 class PartitionLetters:
-    """The dead letters of one partition, one after the other."""
+    """The dead letters of one partition, one after the other; no more than are asked for."""
 
     def __init__(self, sheet: Sheet, partition: int, asked: Asked, left: list[str]) -> None:
         self._sheet = sheet
@@ -52,7 +52,7 @@ class PartitionLetters:
             first = min(self._open, key=lambda one: one.rank, default=None)
             if not self._files or (first is not None and first.rank < self._rank(self._files[0])):
                 return first
-            found = await self._sheet.look(self._files[0], self._window, self._asked.bytes_shown)
+            found = await self._sheet.look(self._files[0], self._window, self._asked)
             self._files.pop(0)
             self._note_left()
             if len(found.letters):

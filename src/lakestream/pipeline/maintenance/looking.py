@@ -23,7 +23,7 @@ from lakestream.data.table.compiled import Longs
 from lakestream.data.table.located import numbers
 from lakestream.data.typed.typing import Note, Tally, Typist
 from lakestream.model import Span
-from lakestream.pipeline.maintenance.dead_letter import Reason
+from lakestream.pipeline.maintenance.dead_letter import Asked, Reason
 from lakestream.pipeline.maintenance.files import TableFile, times_of
 from lakestream.pipeline.maintenance.produced import (
     BEFORE,
@@ -64,8 +64,8 @@ class Look:
 
     partition: int
     window: Span
-    """Of offsets that are asked for."""
-    bytes_shown: int
+    """Of offsets that are asked for, and not told yet."""
+    asked: Asked
     columns: tuple[Column, ...]
     typing: Typing
     writers: tuple[Writer, ...]
@@ -85,7 +85,7 @@ class Look:
 @dataclass(frozen=True, slots=True, eq=False)
 class Looked:
     letters: Any = field(default_factory=LETTERS.empty_table)
-    """By offset."""
+    """By offset. As many as are asked for are without gaps, behind these some may lack."""
     reasons: tuple[Reason, ...] = ()
     spelled: int = 0
     """Rows that have all their columns, and bytes that are spelled otherwise."""
@@ -210,6 +210,7 @@ class _Seen:
         return found[Part.VALUE], found[Part.KEY]
 
     def _keep(self, before: _Before, batch: Any, shown: Longs, told: tuple[Longs, Longs, Mask]) -> None:
+        shown = shown[self._look.asked.first]  # of each batch: no others are the first of the file
         stream, places = batch.column(STREAM), pa.array(shown)
         key, value = (one.cast(pa.large_binary()).take(places) for one in (stream.field("key"), batch.column(VALUE)))
         columns = [
@@ -217,7 +218,7 @@ class _Seen:
             times_of(batch)[shown],
             self._schema_id(before.numbers[shown]),
             *(one[shown] for one in told),
-            *(pc.binary_slice(one, 0, self._look.bytes_shown) for one in (key, value)),
+            *(pc.binary_slice(one, 0, self._look.asked.bytes_shown) for one in (key, value)),
             pc.binary_length(value),
         ]
         self._letters.append(pa.table([pa.array(column) for column in columns], LETTERS))

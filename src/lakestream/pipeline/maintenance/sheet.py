@@ -12,9 +12,10 @@ from lakestream.catalog.on_paper import OnPaper
 from lakestream.catalog.parquet_names import file_columns
 from lakestream.catalog.rewrite import FilesChanged
 from lakestream.clock import Clock
-from lakestream.errors import Corrupt, Unavailable
+from lakestream.errors import Corrupt, Missing, Unavailable
 from lakestream.metadata.topics import NamedTopic
 from lakestream.model import Span
+from lakestream.pipeline.maintenance.dead_letter import Asked
 from lakestream.pipeline.maintenance.files import TableFiles
 from lakestream.pipeline.maintenance.looking import Look, Looked, looked
 from lakestream.pipeline.maintenance.repair import ASKS_MAX, no_schema
@@ -73,32 +74,38 @@ class Sheet:
             if (file.offset_last or 0) >= window.start and (file.offset_first or 0) < window.end
         ]
 
-    async def look(self, file: LiveFile, window: Span, bytes_shown: int) -> Looked:
-        """What it wants to know is looked up. FilesChanged: it is no file of the table any more."""
+    async def look(self, file: LiveFile, window: Span, asked: Asked) -> Looked:
+        """What it wants to know is looked up. FilesChanged: it is no file of the table any more, or not with these
+        deletes."""
         for number in range(ASKS_MAX):
-            look = self._look(file, window, bytes_shown, asks=number + 1 < ASKS_MAX)
+            look = self._look(file, window, asked, asks=number + 1 < ASKS_MAX)
             try:
                 return await self._looked(file, look)
             except Wanted as wanted:
                 await self._learn(wanted)
         raise Unavailable("schemas are asked for although nobody answers: this is a bug, please report it")
 
-    def _look(self, file: LiveFile, window: Span, bytes_shown: int, *, asks: bool) -> Look:
+    def _look(self, file: LiveFile, window: Span, asked: Asked, *, asks: bool) -> Look:
         typing = Typing(self.typing.value, self.typing.key, asks=asks and self.typing.asks)  # what is wrong is told
         columns, own = file_columns(self.table.metadata), own_ids(self.table)
-        return Look(file.partition, window, bytes_shown, columns, typing, self.writers, own)
+        return Look(file.partition, window, asked, columns, typing, self.writers, own)
 
     async def _looked(self, file: LiveFile, look: Look) -> Looked:
         catalog = self.desk.catalog
         try:
             opened = await TableFiles(catalog.objects, catalog.locations).open(source_of(file, self.listing))
             return await looked(opened, look)
-        except Corrupt as error:
+        except (Corrupt, Missing) as error:  # Missing: what is deleted of it
             now = await catalog.load_id(self.table.table_id)
-            if file.location not in {one.location for one in (await self.desk.listings.of_main(now.metadata)).data}:
-                raise FilesChanged(f"{file.location} was replaced by others while it was read") from error
+            if not self._is_as_before(file, await self.desk.listings.of_main(now.metadata)):
+                raise FilesChanged(f"{file.location} or its deletes were replaced while it was read") from error
             self.left.append(str(error))
             return Looked()
+
+    def _is_as_before(self, file: LiveFile, now: Listing) -> bool:
+        """Still a file of the table, with the same deletes."""
+        deletes, deletes_now = (set(source_of(file, one).deletes) for one in (self.listing, now))
+        return deletes == deletes_now and any(one.location == file.location for one in now.data)
 
     async def _learn(self, wanted: Wanted) -> None:
         prepared = await self.typed.learn(self.named, self.table, self.typing, wanted.schemas, wanted.inferred)

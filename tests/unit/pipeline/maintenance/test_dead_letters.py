@@ -2,6 +2,7 @@
 
 import io
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 from lakestream.batch import RecordBatch
 from lakestream.catalog.data_files import FileDescription
 from lakestream.catalog.errors import Unsupported
-from lakestream.catalog.listing import Listings
+from lakestream.catalog.listing import POSITION_DELETES, Listings
 from lakestream.catalog.locations import Locations
-from lakestream.catalog.rewrite import Rewrite, rewrite
+from lakestream.catalog.rewrite import FilesChanged, Rewrite, rewrite
 from lakestream.catalog.shapes import schema_of
 from lakestream.catalog.topic_layout import OFFSET_ID
 from lakestream.catalog.updates import AddSchema, SetCurrentSchema
@@ -253,6 +254,10 @@ async def test_files_that_overlap(world: World) -> None:
     assert len(await data_files(typed)) == 4
     assert [one.offset for one in await letters(typed)] == list(range(12))
     assert [one.offset for one in await letters(typed, Asked(newest_first=True))] == list(range(12))[::-1]
+    for limit in (1, 5, 8, 12, 13):
+        assert [one.offset for one in await letters(typed, Asked(limit=limit))] == list(range(12))[:limit]
+        newest = await letters(typed, Asked(limit=limit, newest_first=True))
+        assert [one.offset for one in newest] == list(range(12))[::-1][:limit]
     typed.close()
 
 
@@ -274,17 +279,47 @@ async def test_files_that_are_replaced_while_one_reads(typed: Typed) -> None:
 async def test_rows_that_were_deleted_are_not_told(typed: Typed, deleted: list[int]) -> None:
     await moved(typed, b"a", VALUE, b"b", None)
     await typed.register(V1)
-    shelf, catalog = SchemaShelf(typed.world.server.client()), typed.driving.catalog
-    desk = Desk(catalog, shelf, typed.world.clock, read_here, Listings(catalog.objects, catalog.locations))
-    sheet = await Sheet.begin(desk, await named(typed))
+    sheet, catalog = await begun(typed), typed.driving.catalog
     (live,) = sheet.files(0, ALL.window)
     file = await TableFiles(catalog.objects, catalog.locations).open(source_of(live, sheet.listing))
     file.deleted = np.array(deleted)
-    found = await looked(file, sheet._look(live, ALL.window, 10, asks=False))
+    found = await looked(file, sheet._look(live, ALL.window, Asked(bytes_shown=10), asks=False))
     left = {0: b"a", 1: VALUE, 2: b"b"}.items()
     assert [(one["offset"], one["value"]) for one in found.letters.to_pylist()] == [
         (offset, value[:10]) for offset, value in left if offset not in deleted
     ]
+
+
+async def begun(typed: Typed) -> Sheet:
+    shelf, catalog = SchemaShelf(typed.world.server.client()), typed.driving.catalog
+    desk = Desk(catalog, shelf, typed.world.clock, read_here, Listings(catalog.objects, catalog.locations))
+    return await Sheet.begin(desk, await named(typed))
+
+
+async def test_deletes_that_are_replaced_while_one_reads(typed: Typed) -> None:
+    """The file is there as before, but what was deleted of it is told by another one by now: somebody begins again."""
+    await moved(typed, b"never")
+    sheet = await begun(typed)
+    (live,) = sheet.files(0, ALL.window)
+    expired = live._replace(location=f"{live.location}.deletes.parquet", content=POSITION_DELETES, about=live.location)
+    sheet.listing = replace(sheet.listing, deletes=(expired,))
+    with pytest.raises(FilesChanged):
+        await sheet.look(live, ALL.window, ALL)
+    assert sheet.left == []
+
+
+async def test_of_a_file_with_many_letters_only_some_are_kept(typed: Typed) -> None:
+    await moved(typed, *(b"%d" % at for at in range(50)))
+    sheet = await begun(typed)
+    (live,) = sheet.files(0, ALL.window)
+    for asked, offsets in [
+        (Asked(limit=3), [0, 1, 2]),
+        (Asked(limit=3, newest_first=True), [49, 48, 47]),
+        (Asked(limit=3, offset_start=48), [48, 49]),
+    ]:
+        assert len((await sheet.look(live, asked.window, asked)).letters) == len(offsets)
+        assert [one.offset for one in await letters(typed, asked)] == offsets
+    assert (await summary(typed, Asked(limit=3))).rows == 50
 
 
 async def test_a_file_that_is_gone_is_said(typed: Typed) -> None:
