@@ -127,7 +127,7 @@ def test_avro_and_protobuf_name_the_field(cluster: Brokers) -> None:
         said = refused(cluster, topic, value)
         assert field in said.partition("InvalidRecordError: ")[2], said
     assert "32767" in refused(cluster, topic, b"\0\0\0\x7f\xff")
-    assert "admission.refused topic=orders reason=record 0 of the batch is not" in cluster.logs()
+    assert "admission.refused topic=orders reason='record 0 of the batch is not" in cluster.logs()
 
 
 def test_plain_json(cluster: Brokers) -> None:

@@ -88,7 +88,7 @@ class Admission:
         if checked.wrong:
             refused = InvalidRecords(first_of(checked.wrong))
             if self._seldom.is_news(topic):  # some clients show nothing but the number of the error
-                log.warning("admission.refused topic=%s reason=%s", topic, refused)
+                log.warning("admission.refused topic=%s reason=%r", topic, str(refused))
             raise refused
 
     async def close(self) -> None:
