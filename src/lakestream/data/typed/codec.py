@@ -20,6 +20,8 @@ class Decoded:
     """0: decoded. Else why not: `Codec.reason` says it in words. A null value has no problem, and no columns."""
     held: tuple[Any, ...] = ()
     """What addresses in the frame point into, besides the values themselves."""
+    lacks: NDArray[np.bool_] | None = None
+    """Values that have something which is null in its column, for no such column can have it. None: nobody looked."""
 
 
 class Codec(Protocol):

@@ -124,3 +124,22 @@ class Frame:
 
     def __len__(self) -> int:
         return int(self.counts[0])
+
+    def values_at(self, slots: Longs) -> Longs:
+        """The value that each of these slots belongs to, if rows stand in the order of their values."""
+        nodes = np.searchsorted(self.base, slots, side="right") - 1
+        rows, domains = slots - self.base[nodes], self.layout.domains[nodes]
+        found = np.empty(slots.size, np.int64)
+        for domain in np.unique(domains).tolist():
+            here = domains == domain
+            found[here] = self._owners(domain)[rows[here]]
+        return found
+
+    def _owners(self, domain: int) -> Longs:
+        """The value that each row of a domain belongs to."""
+        if domain == 0:
+            return np.arange(len(self))
+        (node,) = np.flatnonzero(self.layout.opened == domain).tolist()
+        above = int(self.layout.domains[node])
+        slots = slice(int(self.base[node]), int(self.base[node] + self.counts[above]))
+        return np.repeat(self._owners(above), np.where(self.valid[slots], self.more[slots], 0))

@@ -92,7 +92,8 @@ class JsonCodec:
             self._rows_each = reading.counts * 1.1 / count
             self._unescaped_each = 1.1 * int(reading.state[read.ARENA_USED]) / count
         decoded = reading.decoded()
-        held = turned_in(decoded.frame, self._turned)
+        assert decoded.lacks is not None
+        held = turned_in(decoded.frame, self._turned, decoded.lacks)
         return replace(decoded, held=(*decoded.held, *held)) if held else decoded
 
     def encode(self, frame: Frame) -> Located:
@@ -189,12 +190,15 @@ class _Reading:
 
     def decoded(self) -> JsonDecoded:
         """Doubles with more digits than a word holds are read by Python; what is no double is left out."""
-        for slot, address, size in self._slow[: int(self.state[read.SLOW_USED])].tolist():
+        slow = self._slow[: int(self.state[read.SLOW_USED])]
+        for slot, address, size in slow.tolist():
             number = float(ctypes.string_at(address, size))
             self.frame.valid[slot] = math.isfinite(number)
             self.frame.bits[slot] = struct.unpack("<q", struct.pack("<d", number))[0]
         frame = replace(self.frame, counts=self.counts)
-        return JsonDecoded(frame, self._problems, (self._arena,), self._strange.astype(np.bool_))
+        unknown, lacks = (self._strange & flag != 0 for flag in (read.HAS_UNKNOWN, read.HAS_NULLED))
+        lacks[frame.values_at(slow[frame.valid[slow[:, 0]] == 0, 0])] = True
+        return JsonDecoded(frame, self._problems, (self._arena,), lacks, unknown)
 
 
 @lru_cache(maxsize=64)

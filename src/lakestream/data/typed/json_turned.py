@@ -9,7 +9,7 @@ that into what the shape says, and back.
 | `float`   | the shortest number             | a double of the same digits | Arrow                  |
 | `binary`  | base64 in a string              | the string                  | numpy                  |
 
-What cannot be turned is null, and its value keeps its bytes.
+What cannot be turned is null, and its value, of which that is said, keeps its bytes.
 """
 
 from collections.abc import Sequence
@@ -50,9 +50,18 @@ def turned_nodes(layout: Layout) -> tuple[int, ...]:
     return tuple(node for node, kind in enumerate(layout.types) if isinstance(kind, Primitive) and kind.kind in _KINDS)
 
 
-def turned_in(frame: Frame, nodes: Sequence[int]) -> tuple[Any, ...]:
-    """From what kernels have read, in place. Returns what addresses point into."""
-    return tuple(held for node in nodes for held in _in(_Slots.of(frame, node)))
+def turned_in(frame: Frame, nodes: Sequence[int], lacks: NDArray[np.bool_]) -> tuple[Any, ...]:
+    """From what kernels have read, in place, as is `lacks`: values of which something cannot be turned. Returns what
+    addresses point into."""
+    held: list[Any] = []
+    for node in nodes:
+        slots = _Slots.of(frame, node)
+        before = slots.valid != 0
+        held += _in(slots)
+        lost = np.flatnonzero(before & (slots.valid == 0))
+        if lost.size:
+            lacks[frame.values_at(frame.base[node] + lost)] = True
+    return tuple(held)
 
 
 def turned_out(frame: Frame, nodes: Sequence[int]) -> tuple[Frame, tuple[Any, ...]]:

@@ -52,6 +52,9 @@ FINE, NO_JSON, NO_TEXT, HALF_A_PAIR, DEEP, BEHIND, TWICE = range(7)
 MISFIT: Final = 16
 """Plus eight times the place, plus the type that came."""
 
+# What is strange about a value, though it has columns.
+HAS_UNKNOWN, HAS_NULLED = 1, 2
+
 # Why it stopped, in state[STOPPED].
 STOPPED, ARENA_USED, SLOW_USED = range(3)
 GOES_ON, NO_ROWS, NO_ARENA, NO_SLOW = range(4)
@@ -766,8 +769,8 @@ def read_values(
     """All values; or the first that there was no room for.
 
     `is_wrapped`: the value is no record, but the only column of one. `hints`: which key came behind each key, and first
-    in each record, the last time. `slow`: doubles that Python has to read: slot, address, size. `strange`: 1 where a
-    value has keys that are not in the program.
+    in each record, the last time. `slow`: doubles that Python has to read: slot, address, size. `strange`: of a
+    value that has keys which are not in the program, or texts that are none of those its column has.
     """
     inside, rows, starts = (
         np.empty(_STACK_MAX, np.int64),
@@ -845,6 +848,8 @@ def read_values(
                         valid[slot], bits[slot], more[slot] = 1, meant, 16
                         if read == READ_UUID:
                             used += 52
+                    else:
+                        strange[value] |= HAS_NULLED
             elif char == _OPEN_OBJECT or char == _OPEN_ARRAY:
                 is_object = char == _OPEN_OBJECT
                 node = places[place, OBJECT if is_object else ARRAY]
@@ -1016,7 +1021,7 @@ def read_values(
                     has_next = True
                     break
                 if key < 0:
-                    strange[value] = 1
+                    strange[value] |= HAS_UNKNOWN
                     at = _value_end(at, end, opened)
                     if at < 0:
                         problem = -at

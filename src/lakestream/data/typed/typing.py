@@ -47,6 +47,7 @@ CODECS_MAX: Final = 256
 MISFITS_MAX: Final = 20
 JSON: Final = Format.JSON.value
 NO_SHAPE: Final = "it is no JSON that could have columns"
+NULL_FIELD: Final = "a field is null in its column, which cannot have what stands there"
 
 Mask = NDArray[np.bool_]
 
@@ -315,6 +316,7 @@ class _Typing:
         for problem in np.unique(made.problems[made.problems != 0]).tolist():
             here = places[made.problems == problem]
             self._note(craft.codec.reason(problem), schema_id, here, offsets, is_invalid=True)
+        self._note(NULL_FIELD, schema_id, places[made.lacks & (made.problems == 0)], offsets, is_invalid=False)
         if names := craft.projection.without_column:
             lacking = made.differs & (made.problems == 0)
             if lacking.any():
@@ -334,10 +336,12 @@ class _Made:
     columns: dict[int, Any]
     problems: NDArray[np.int32]
     differs: Mask
+    lacks: Mask
+    """Something of them is null in its column."""
 
     def picked(self, places: Longs) -> "_Made":
         """What is known of these; the columns stay those of all."""
-        return _Made(self.columns, self.problems[places], self.differs[places])
+        return _Made(self.columns, self.problems[places], self.differs[places], self.lacks[places])
 
     def taken(self, places: Longs) -> dict[int, Any]:
         chosen = pa.array(places)
@@ -361,7 +365,8 @@ class Craft:
         encoded = self.codec.encode(back.frame)
         differs = np.empty(payload.size.size, np.uint8)
         differing(payload.address, payload.size, encoded.address, encoded.size, differs)
-        return _Made(columns, decoded.problems, differs.astype(np.bool_) | (decoded.problems != 0))
+        lacks = np.zeros(payload.size.size, np.bool_) if decoded.lacks is None else decoded.lacks
+        return _Made(columns, decoded.problems, differs.astype(np.bool_) | (decoded.problems != 0), lacks)
 
 
 @lru_cache(maxsize=CODECS_MAX)

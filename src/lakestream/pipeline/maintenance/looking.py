@@ -41,6 +41,7 @@ from lakestream.schemas.typing import Mode, Part, Typing
 from lakestream.schemas.writers import Bound, Writer
 
 NO_REASON: Final = -1
+NOTHING_FILLED: Final = "there is nothing in any of its columns"
 OTHERS_LOSE: Final = "other rows of its file would lose their columns as the topic is set now: repair leaves it"
 LETTERS: Final = pa.schema(
     [
@@ -187,9 +188,13 @@ class _Seen:
         lacks = ~before.filled.values | np.isin(before.numbers, self._lacking)
         gains = before.has_bytes & ~has_bytes & lacks
         gains |= (after.values & ~before.filled.values) | (after.keys & ~before.filled.keys)
+        if self._look.has_schema:
+            is_empty = before.has_bytes & ~before.filled.values & ~gains & (reasons == NO_REASON)
+            reasons[is_empty] = self._number(Reason(NOTHING_FILLED, 0))
         is_asked = (before.offsets >= self._look.window.start) & (before.offsets < self._look.window.end)
-        self._spelled += int(np.count_nonzero(is_asked & before.has_bytes & ~gains & (reasons == NO_REASON)))
-        shown = np.flatnonzero(is_asked & (gains | (reasons != NO_REASON) | (key_reasons != NO_REASON)))
+        is_told = gains | (reasons != NO_REASON) | (key_reasons != NO_REASON)
+        self._spelled += int(np.count_nonzero(is_asked & before.has_bytes & ~is_told))
+        shown = np.flatnonzero(is_asked & is_told)
         if shown.size:
             self._keep(before, batch, shown, (reasons, key_reasons, gains))
 
@@ -203,11 +208,13 @@ class _Seen:
         found = {part: np.full(len(offsets), NO_REASON, np.int64) for part in Part}
         notes: Sequence[Note] = self._typist.tally.notes or ()
         for note in notes:
-            reason = Reason(note.said, note.schema_id)
-            number = self._reasons.setdefault(reason, len(self._reasons))
+            number = self._number(Reason(note.said, note.schema_id))
             found[note.part][np.searchsorted(offsets, note.offsets)] = number
         self._typist.tally.notes = []
         return found[Part.VALUE], found[Part.KEY]
+
+    def _number(self, reason: Reason) -> int:
+        return self._reasons.setdefault(reason, len(self._reasons))
 
     def _keep(self, before: _Before, batch: Any, shown: Longs, told: tuple[Longs, Longs, Mask]) -> None:
         shown = shown[self._look.asked.first]  # of each batch: no others are the first of the file

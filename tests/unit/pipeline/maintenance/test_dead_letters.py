@@ -1,6 +1,7 @@
 """The dead letters of a topic: each row with its reason, and what a repair would make of it. Nothing is changed."""
 
 import io
+import json
 import random
 from dataclasses import replace
 from typing import Any
@@ -25,15 +26,17 @@ from lakestream.catalog.shapes import schema_of
 from lakestream.catalog.topic_layout import OFFSET_ID
 from lakestream.catalog.updates import AddSchema, SetCurrentSchema
 from lakestream.coordination.schemas.shelf import SchemaShelf
+from lakestream.data.typed.typing import NULL_FIELD
 from lakestream.errors import Unavailable
 from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.maintenance import letters as one_by_one
 from lakestream.pipeline.maintenance.dead_letter import Asked, DeadLetter, Summary
 from lakestream.pipeline.maintenance.dead_letters import DeadLetters
 from lakestream.pipeline.maintenance.files import TableFiles
-from lakestream.pipeline.maintenance.looking import looked
+from lakestream.pipeline.maintenance.looking import NOTHING_FILLED, looked
 from lakestream.pipeline.maintenance.sheet import Desk, Sheet
 from lakestream.pipeline.maintenance.typed_files import source_of
+from lakestream.schemas.model import Format
 from lakestream.testing.batches import make_batch
 
 V1 = record(("id", "int"), ("name", "string"))
@@ -131,6 +134,59 @@ async def test_bytes_that_a_repair_could_spare_are_no_dead_letters(world: World)
     assert (await summary(typed)).spelled == 1
     await repair(typed)
     assert (await summary(typed)).spelled == 0
+    typed.close()
+
+
+DECIMAL = {
+    "type": "number",
+    "title": "org.apache.kafka.connect.data.Decimal",
+    "connect.type": "bytes",
+    "connect.parameters": {"scale": "2", "connect.decimal.precision": "9"},
+}
+CONNECT = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "b": {"type": "string", "connect.type": "bytes"},
+        "t": {"type": "string", "format": "date"},
+        "f": {"type": "number", "connect.type": "float32"},
+        "d": DECIMAL,
+        "x": {"type": "number"},
+        "many": {"type": "array", "items": {"type": "array", "items": DECIMAL}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "field",
+    ['"b":"no base64!"', '"t":"nodate"', '"f":1e39', '"d":1e5', '"x":1e400', '"many":[[],[1.00],[2.00,1e5]]'],
+)
+async def test_a_field_that_is_null_in_its_column_is_told(typed: Typed, field: str) -> None:
+    """Beside others, or alone. Rows around it, and one that is only spelled otherwise, have nothing to do with it."""
+    head = b"\0" + (await typed.register(json.dumps(CONNECT), kind=Format.JSON)).to_bytes(4, "big")
+    good, many = b'{"n":1,"d":1.50}', b'{"n":1,"many":[[1.00],[2.00]]}'
+    bad = [f'{{"n":2,{field}}}'.encode(), f"{{{field}}}".encode()]
+    await moved(typed, *(head + value for value in (good, many, bad[0], good, bad[1], b'{"n" : 3}', many)))
+    assert await told(typed) == [(2, NULL_FIELD, False), (4, NULL_FIELD, False)]
+    seen = await summary(typed)
+    assert (seen.rows, seen.spelled) == (2, 1)
+    assert [row["n"] for row in await typed.rows()] == [1, 1, 2, 1, None, 3, 1]
+
+
+async def test_a_row_without_anything_in_its_columns_is_not_spelled_otherwise(world: World) -> None:
+    typed = await Typed.start(world, {"lakestream.value.schema": "json"})
+    await moved(typed, *[b'{"n":1}'] * 150, b"null", b'{"n": 2}')
+    assert await told(typed) == [(150, NOTHING_FILLED, False)]
+    assert (await summary(typed)).spelled == 1
+    typed.close()
+
+
+async def test_a_row_with_a_bad_key_is_counted_once(world: World) -> None:
+    typed = await Typed.start(world, {"lakestream.value.schema": "json", "lakestream.key.schema": "registry"})
+    await moved(typed, *[b'{"n":1}'] * 150, b'{"n": 2}', keys=[*[None] * 150, b"bad"])
+    assert await told(typed) == [(150, f"key: {UNFRAMED}", False)]
+    seen = await summary(typed)
+    assert (seen.rows, seen.spelled) == (1, 0)
     typed.close()
 
 
