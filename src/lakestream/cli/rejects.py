@@ -29,8 +29,9 @@ REPAIRABLE: Final = "it can be repaired"
 ABOUT: Final = """Dead letters: rows of a topic's table whose value or key has no columns, or not all of them, and why.
 They keep the bytes that were produced, and consumers get these as ever. The reason is what comes of trying again with
 the schemas that are there now; nothing is changed. A row that would have its columns by now "can be repaired":
-lakestream topic repair. Rows that have all their columns, and bytes beside them only since these are spelled in another
-way, are no dead letters: they are counted apart. (The metric lakestream_table_raw_values_total has both.)"""
+lakestream topic repair. Rows that have their columns, and bytes beside them since these are spelled in another way or
+say what no column can, are no dead letters: they are counted apart. (The metric lakestream_table_raw_values_total has
+both.)"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -115,14 +116,15 @@ def _summary_lines(topic: str, found: Summary) -> Iterator[str]:
         for reason, count in found.reasons.most_common(REASONS_SHOWN)
     ]
     if told:
-        yield from columns([("why the others have none", "schema", "rows", "first at"), *told], frozenset({1, 2}))
+        why = "why the others have none" if found.repairable else "why they have none"
+        yield from columns([(why, "schema", "rows", "first at"), *told], frozenset({1, 2}))
     if more := len(found.reasons) - len(told):
         yield f"  and {plural(more, 'reason')} more: --json has them"
     if found.rows:
         yield f"each of them: lakestream table rejects {topic} --rows"
     if found.spelled:
         rows = plural(found.spelled, "row")
-        yield f"besides, {rows} with all columns, and bytes that are spelled otherwise: no dead letters"
+        yield f"besides, {rows} with columns, and bytes that these do not give back: no dead letters"
 
 
 def _counted(found: Summary) -> str:
