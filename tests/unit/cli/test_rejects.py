@@ -95,4 +95,4 @@ def test_the_summary() -> None:
 def test_the_help_says_what_is_no_dead_letter(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table", "rejects", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "spelled in another way, are no dead letters" in said
+    assert "say what no column can, are no dead letters" in said
