@@ -1,5 +1,5 @@
-"""The log, Kafka requests, groups and transactions on top of it, the way into tables and back, under faults: 200 seeds,
-and all that failed."""
+"""The log, Kafka requests, groups and transactions on top of it, the way into tables and back, under faults: seeds, and
+all that failed."""
 
 import logging
 from collections import Counter
