@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from lakestream.cli.options import add_options, settings_of
+from lakestream.cli.reasons import reasons_as_json, reasons_in_columns
 from lakestream.cli.records import shown_bytes
 from lakestream.cli.repair import opened, progress
-from lakestream.cli.text import columns, human_size, human_time, plural, printable
+from lakestream.cli.text import human_size, human_time, plural, printable
 from lakestream.errors import Rejected
 from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.maintenance.dead_letter import BYTES_SHOWN, Asked, DeadLetter, Summary
@@ -93,16 +94,7 @@ def _summary_as_json(topic: str, found: Summary) -> dict[str, object]:
         "rows": found.rows,
         "repairable": found.repairable,
         "spelled_otherwise": found.spelled,
-        "reasons": [
-            {
-                "reason": reason.said,
-                "schema_id": reason.schema_id or None,
-                "rows": count,
-                "partition": found.firsts[reason][0],
-                "offset": found.firsts[reason][1],
-            }
-            for reason, count in found.reasons.most_common()
-        ],
+        "reasons": reasons_as_json(found.reasons, found.firsts),
         "not_looked_at": found.left,
     }
 
@@ -111,14 +103,9 @@ def _summary_lines(topic: str, found: Summary) -> Iterator[str]:
     yield f"topic {topic}: {_counted(found)}"
     if found.repairable:
         yield f"{found.repairable:,} can be repaired: lakestream topic repair {topic}"
-    told = [
-        (printable(reason.said), str(reason.schema_id or "-"), f"{count:,}", "{}/{}".format(*found.firsts[reason]))
-        for reason, count in found.reasons.most_common(REASONS_SHOWN)
-    ]
-    if told:
-        why = "why the others have none" if found.repairable else "why they have none"
-        yield from columns([(why, "schema", "rows", "first at"), *told], frozenset({1, 2}))
-    if more := len(found.reasons) - len(told):
+    why = "why the others have none" if found.repairable else "why they have none"
+    yield from reasons_in_columns(why, found.reasons, found.firsts, REASONS_SHOWN)
+    if (more := len(found.reasons) - REASONS_SHOWN) > 0:
         yield f"  and {plural(more, 'reason')} more: --json has them"
     if found.rows:
         yield f"each of them: lakestream table rejects {topic} --rows"

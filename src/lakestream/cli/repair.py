@@ -15,7 +15,8 @@ from typing import NamedTuple
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.opening import open_catalog
 from lakestream.cli.options import add_options, settings_of
-from lakestream.cli.text import columns, plural
+from lakestream.cli.reasons import reasons_as_json, reasons_in_columns
+from lakestream.cli.text import plural
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.metadata.topics import NamedTopic, Topics
@@ -84,16 +85,7 @@ def _as_json(topic: str, done: RepairDone) -> dict[str, object]:
         "rows": done.rows_before,
         "rows_left": done.rows_after,
         "files_written": done.files_written,
-        "reasons": [
-            {
-                "reason": reason,
-                "schema_id": schema_id or None,
-                "rows": count,
-                "partition": done.firsts[reason, schema_id][0],
-                "offset": done.firsts[reason, schema_id][1],
-            }
-            for (reason, schema_id), count in done.reasons.most_common()
-        ],
+        "reasons": reasons_as_json(done.reasons, done.firsts),
         "not_looked_at": done.left,
     }
 
@@ -106,11 +98,6 @@ def _lines(topic: str, done: RepairDone) -> list[str]:
         said = [f"{better:,} of {rows} have their columns now, in {plural(done.files_written, 'file')}"]
     else:
         said = [f"more is in columns now, in {plural(done.files_written, 'file')}; {rows} need their bytes beside them"]
-    table = [
-        (reason, str(schema_id or "-"), f"{count:,}", "{}/{}".format(*done.firsts[reason, schema_id]))
-        for (reason, schema_id), count in done.reasons.most_common()
-    ]
-    if table:
-        said += columns([("why they have no columns", "schema", "rows", "first at"), *table], frozenset({1, 2}))
+    said += reasons_in_columns("why they have no columns", done.reasons, done.firsts)
     said[0] = f"topic {topic}: {said[0]}"
     return [*said, *(f"not looked at: {reason}" for reason in done.left)]

@@ -21,6 +21,7 @@ from lakestream.catalog.parquet_names import file_columns
 from lakestream.catalog.rewrite import FilesChanged, Rewrite, rewrite
 from lakestream.errors import Unavailable
 from lakestream.metadata.topics import NamedTopic
+from lakestream.pipeline.maintenance.dead_letter import Reason
 from lakestream.pipeline.maintenance.maintain import RewriteJob
 from lakestream.pipeline.maintenance.plan import writing_of
 from lakestream.pipeline.maintenance.tasks import NotDone, Repair, Repaired, RepairWants, Result
@@ -46,9 +47,9 @@ class RepairDone:
     rows_before: int = 0
     """That kept their bytes."""
     rows_after: int = 0
-    reasons: Counter[tuple[str, int]] = field(default_factory=Counter)
+    reasons: Counter[Reason] = field(default_factory=Counter)
     """Why some still do, with the schema's id: how many."""
-    firsts: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    firsts: dict[Reason, tuple[int, int]] = field(default_factory=dict)
     """The first of them: partition and offset."""
     left: list[str] = field(default_factory=list)
     """Files that could not be looked at, and why."""
@@ -203,6 +204,6 @@ def _note(done: RepairDone, file: LiveFile, result: Result) -> None:
     done.rows_before += result.rows_before
     done.rows_after += result.rows_after if result.gone else max(result.rows_after, 0)
     for misfits in result.misfits:
-        key = misfits.reason, misfits.schema_id
-        done.reasons[key] += misfits.count
-        done.firsts.setdefault(key, (file.partition, misfits.offset))
+        reason = Reason(misfits.reason, misfits.schema_id)
+        done.reasons[reason] += misfits.count
+        done.firsts.setdefault(reason, (file.partition, misfits.offset))
