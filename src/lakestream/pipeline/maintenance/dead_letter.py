@@ -65,7 +65,7 @@ class Summary:
     repairable: int = 0
     """Of them."""
     spelled: int = 0
-    """Besides: rows with all their columns and bytes that are spelled otherwise."""
+    """Besides: rows with columns, and bytes that these do not give back."""
     reasons: Counter[Reason] = field(default_factory=Counter)
     """A row may have two: one for its value, one for its key."""
     firsts: dict[Reason, tuple[int, int]] = field(default_factory=dict)

@@ -6,8 +6,8 @@ at a time; nothing is written. What comes out are the rows that somebody has to 
     rejected      it has no columns, or not all of them, and would not have them now either: there is a reason
     repairable    it has not, and a repair would give it some
 
-Rows that have all their columns, and bytes beside them that are spelled otherwise than ours, are none of these, also
-where a repair could spare the bytes by now.
+Rows that have their columns, and bytes beside them that these do not give back (spelled otherwise, or with what no
+column can say), are none of these, also where a repair could spare the bytes by now.
 """
 
 from collections.abc import Iterator, Sequence
@@ -89,7 +89,7 @@ class Looked:
     """By offset. As many as are asked for are without gaps, behind these some may lack."""
     reasons: tuple[Reason, ...] = ()
     spelled: int = 0
-    """Rows that have all their columns, and bytes that are spelled otherwise."""
+    """Rows that have their columns, and bytes that these do not give back."""
     blocked: str = ""
     """Why a repair leaves the file as it is, though rows of it could be better."""
 

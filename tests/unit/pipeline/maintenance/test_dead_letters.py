@@ -1,6 +1,5 @@
 """The dead letters of a topic: each row with its reason, and what a repair would make of it. Nothing is changed."""
 
-import io
 import json
 import random
 from dataclasses import replace
@@ -8,22 +7,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from tests.unit.catalog.tables import ROOT
 from tests.unit.data.brokers import World
 from tests.unit.pipeline.driving import Driving, read_here
+from tests.unit.pipeline.maintenance.engine import rewritten
 from tests.unit.pipeline.maintenance.test_repair import repair
 from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 
 from lakestream.batch import RecordBatch
-from lakestream.catalog.data_files import FileDescription
 from lakestream.catalog.errors import Unsupported
 from lakestream.catalog.listing import POSITION_DELETES, Listings
 from lakestream.catalog.locations import Locations
-from lakestream.catalog.rewrite import FilesChanged, Rewrite, rewrite
+from lakestream.catalog.rewrite import FilesChanged
 from lakestream.catalog.shapes import schema_of
-from lakestream.catalog.topic_layout import OFFSET_ID
 from lakestream.catalog.updates import AddSchema, SetCurrentSchema
 from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.data.typed.typing import NULL_FIELD
@@ -401,35 +398,15 @@ async def test_a_file_with_columns_of_others_is_looked_at_and_left(typed: Typed)
 
 async def _given_a_column(typed: Typed) -> None:
     """As an engine does it that rewrites the file with values for it."""
-    objects, locations = typed.world.objects, Locations(ROOT)
     theirs = {"id": 500, "name": "theirs", "type": "int", "required": False}
 
     def wider(metadata: Any) -> list[Any]:
         fields = [*schema_of(metadata)["fields"], theirs]
         return [AddSchema({"type": "struct", "fields": fields}), SetCurrentSchema(-1)]
 
-    loaded = await typed.driving.catalog.change(typed.partition.topic_id, wider)
-    (old,) = (await Listings(objects, locations).of_main(loaded.metadata)).data
-    rows = pq.read_table(io.BytesIO(bytes(await objects.get(locations.key_of(old.location)))))
+    await typed.driving.catalog.change(typed.partition.topic_id, wider)
     kind = pa.field("theirs", pa.int32(), metadata={"PARQUET:field_id": "500"})
-    sink = io.BytesIO()
-    pq.write_table(rows.append_column(kind, pa.array(range(len(rows)), pa.int32())), sink)
-    new = FileDescription(
-        location=f"{loaded.metadata['location']}/data/theirs.parquet",
-        partition=old.partition,
-        offset_first=0,
-        offset_last=len(rows) - 1,
-        record_count=len(rows),
-        size=len(sink.getvalue()),
-        column_sizes={},
-        value_counts={},
-        null_counts={},
-        lower_bounds={OFFSET_ID: (0).to_bytes(8, "little")},
-        upper_bounds={OFFSET_ID: (len(rows) - 1).to_bytes(8, "little")},
-        split_offsets=(),
-    )
-    await objects.create(locations.key_of(new.location), [sink.getvalue()])
-    await rewrite(typed.driving.catalog, loaded, Rewrite(operation="replace", gone=[old], files=[new]))
+    await rewritten(typed, lambda rows: rows.append_column(kind, pa.array(range(len(rows)), pa.int32())))
 
 
 async def test_a_topic_that_is_set_to_something_else(typed: Typed) -> None:

@@ -1,23 +1,19 @@
 """Rows that keep their bytes get their columns at the same offsets, once these can be had."""
 
-import io
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from tests.unit.catalog.tables import ROOT
 from tests.unit.data.brokers import World
 from tests.unit.pipeline.driving import read_here
+from tests.unit.pipeline.maintenance.engine import rewritten
 from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 
-from lakestream.catalog.data_files import FileDescription
 from lakestream.catalog.errors import Unsupported
 from lakestream.catalog.listing import Listings
 from lakestream.catalog.locations import Locations
-from lakestream.catalog.rewrite import Rewrite, rewrite
 from lakestream.catalog.shapes import schema_of
-from lakestream.catalog.topic_layout import OFFSET_ID
 from lakestream.catalog.updates import AddSchema, SetCurrentSchema
 from lakestream.clock import RandomIds
 from lakestream.coordination.schemas.shelf import SchemaShelf
@@ -217,29 +213,7 @@ async def test_a_file_that_does_not_say_its_offsets_is_left(typed: Typed) -> Non
 
 
 async def _turned_round(typed: Typed, *, tells: bool) -> None:
-    """`tells`: the lowest and the highest of columns, which is for engines to decide."""
-    objects, locations = typed.world.objects, Locations(ROOT)
-    loaded = await typed.driving.catalog.load_id(typed.partition.topic_id)
-    (old,) = (await Listings(objects, locations).of_main(loaded.metadata)).data
-    rows = pq.read_table(io.BytesIO(bytes(await objects.get(locations.key_of(old.location)))))
-    sink = io.BytesIO()
-    pq.write_table(rows.take(list(range(len(rows)))[::-1]), sink)
-    new = FileDescription(
-        location=f"{loaded.metadata['location']}/data/turned.parquet",
-        partition=old.partition,
-        offset_first=0,
-        offset_last=len(rows) - 1,
-        record_count=len(rows),
-        size=len(sink.getvalue()),
-        column_sizes={},
-        value_counts={},
-        null_counts={},
-        lower_bounds={OFFSET_ID: (0).to_bytes(8, "little")} if tells else {},
-        upper_bounds={OFFSET_ID: (len(rows) - 1).to_bytes(8, "little")} if tells else {},
-        split_offsets=(),
-    )
-    await objects.create(locations.key_of(new.location), [sink.getvalue()])
-    await rewrite(typed.driving.catalog, loaded, Rewrite(operation="replace", gone=[old], files=[new]))
+    await rewritten(typed, lambda rows: rows.take(list(range(len(rows)))[::-1]), tells=tells)
 
 
 async def test_the_schema_of_all_values_came_late(world: World) -> None:
