@@ -135,6 +135,13 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class StandIn(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+    """How many may connect before the first is taken: with the default of 5 a hundred calls at once, on a busy machine,
+    hung for half a minute and failed."""
+
+
 def _iso(seconds: int) -> str:
     return strftime("%Y-%m-%dT%H:%M:%S.000Z", gmtime(seconds))
 
@@ -143,8 +150,7 @@ def _iso(seconds: int) -> str:
 def gcs_stand_in(*buckets: str) -> Iterator[str]:
     """Its endpoint, for GOOGLE_BASE_URL."""
     handler = type("Handler", (_Handler,), {"buckets": {name: Bucket() for name in buckets}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
+    with StandIn(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="gcs-stand-in")
         thread.start()
         try:

@@ -5,8 +5,9 @@ The remote ones are opened as a user opens them: one URL, the rest from the envi
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -396,3 +397,11 @@ async def test_an_endpoint_where_nobody_listens(url: str, monkeypatch: pytest.Mo
         with pytest.raises(Unavailable, match=r"no connection \(connection refused\)\. Check the endpoint") as raised:
             await probe(store, url, CLOCK, IDS)
     assert "\n" not in str(raised.value)
+
+
+def test_the_stand_in_lets_many_connect_at_once() -> None:
+    """Nobody accepts yet, as on a machine that is busy: each of these connections must still be made and kept."""
+    module = _stand_in()
+    with module.StandIn(("127.0.0.1", 0), module._Handler) as server, ExitStack() as connections:
+        for _ in range(200):
+            connections.enter_context(socket.create_connection(server.server_address, timeout=2))

@@ -23,7 +23,7 @@ class HttpSettings:
     connections_max: int = 1_000
     idle_s_max: int = 30
     stop_s_max: int = 5
-    backlog: int = 128
+    backlog: int = 1024
 
 
 class HttpServer:
