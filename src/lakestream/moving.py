@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from lakestream.catalog.opening import open_catalog
 from lakestream.clock import Clock, Ids, RandomIds, SystemClock
@@ -20,6 +21,9 @@ from lakestream.pipeline.rounds import Job, Rounds
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.settings import Settings
 
+REST_MS: Final = 50
+"""Between looks at which logs grew: rounds begin once in a second or less often, and brokers commit very often."""
+
 
 @asynccontextmanager
 async def open_driver(
@@ -32,7 +36,7 @@ async def open_driver(
 ) -> AsyncIterator[Driver]:
     """`rewrites`: who does the work of maintenance; without it there is none."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    async with open_node(settings, clock, ids) as node:
+    async with open_node(settings, clock, ids, rest_ms=REST_MS) as node:
         metadata = node.stores.metadata
         catalog = open_catalog(metadata, node.stores.objects, settings.storage_url, clock, ids)
         await catalog.start()

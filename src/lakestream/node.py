@@ -20,7 +20,7 @@ from lakestream.data.log.sweeper import Sweeper
 from lakestream.data.table.history import TableHistory
 from lakestream.data.wal.segments import DiskSegments, SegmentFiles, try_out
 from lakestream.errors import Misconfigured
-from lakestream.metadata.sqlite import SqliteStore
+from lakestream.metadata.sqlite import SqliteSettings, SqliteStore
 from lakestream.metadata.store import MetadataStore
 from lakestream.metadata.topics import Topics
 from lakestream.model import PartitionId
@@ -55,10 +55,10 @@ class Node:
 
 
 @asynccontextmanager
-async def open_stores(settings: Settings, clock: Clock, ids: Ids) -> AsyncIterator[Stores]:
+async def open_stores(settings: Settings, clock: Clock, ids: Ids, rest_ms: int = 0) -> AsyncIterator[Stores]:
     """Open and try them all."""
     async with AsyncExitStack() as opened:
-        metadata = await _open_metadata(settings, clock, ids)
+        metadata = await _open_metadata(settings, clock, ids, rest_ms)
         opened.push_async_callback(metadata.close)
         await _check_metadata_clock(metadata, clock)
         meter = Meter()
@@ -79,12 +79,14 @@ async def open_node(
     clock: Clock | None = None,
     ids: Ids | None = None,
     profile_of: Callable[[PartitionId], Profile] | None = None,
+    rest_ms: int = 0,
 ) -> AsyncIterator[Node]:
-    """A running broker; leaving the block stops it, after it has answered what it accepted."""
+    """A running broker; leaving the block stops it, after it has answered what it accepted. `rest_ms`: so long it may
+    hear nothing of what others change on this machine, so that they disturb it less."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     if settings.default_profile is Profile.LATENCY and settings.segments_dir is None:
         raise Misconfigured("profile latency needs a folder that every broker mounts: set --wal-dir, or --profile cost")
-    async with open_stores(settings, clock, ids) as stores, AsyncExitStack() as opened:
+    async with open_stores(settings, clock, ids, rest_ms) as stores, AsyncExitStack() as opened:
         catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, clock, ids)
         history = TableHistory(catalog, stores.objects, settings.log.history_bytes_max)
         opened.push_async_callback(history.close)
@@ -109,10 +111,12 @@ async def open_node(
             await log.close()
 
 
-async def _open_metadata(settings: Settings, clock: Clock, ids: Ids) -> MetadataStore:
+async def _open_metadata(settings: Settings, clock: Clock, ids: Ids, rest_ms: int) -> MetadataStore:
     if settings.on_one_machine:
         make_folder(settings.data_dir, "--data-dir")
-        return await SqliteStore.open(settings.data_dir / "metadata.sqlite", clock, ids=ids)
+        return await SqliteStore.open(
+            settings.data_dir / "metadata.sqlite", clock, SqliteSettings(rest_ms=rest_ms), ids
+        )
     scheme = settings.metadata.partition("://")[0]
     if scheme != "oxia":
         near = difflib.get_close_matches(scheme, ["sqlite", "oxia"], n=1, cutoff=0.4)

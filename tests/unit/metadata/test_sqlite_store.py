@@ -50,6 +50,46 @@ async def test_a_poke_wakes_the_other_store(tmp_path: Path, depth: int) -> None:
     assert list((folder / "m.db-wake").iterdir()) == []
 
 
+async def test_who_rests_hears_of_many_changes_at_once(tmp_path: Path) -> None:
+    """And of the last of them, though no poke comes after it."""
+    settings = SqliteSettings(patrol_ms=60_000, rest_ms=200)
+    watching = await SqliteStore.open(tmp_path / "m.db", SystemClock(), settings)
+    writing = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    changes = await first_look(watching)
+    names = [f"{number:03d}" for number in range(50)]
+    for name in names:
+        await put_one(writing, FOLDER.key(name), b"")
+    told: set[str] = set()
+    looks = 0
+    async with asyncio.timeout(20):
+        while len(told) < len(names):
+            told |= (await anext(changes)).paths
+            looks += 1
+    assert looks < 20
+    await watching.close()
+    await writing.close()
+
+
+async def test_a_range_that_is_deleted_is_heard_key_by_key(tmp_path: Path) -> None:
+    watching = await SqliteStore.open(tmp_path / "m.db", SystemClock(), NO_PATROL)
+    writing = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    names = [f"{number:05d}" for number in range(2_500)]
+    await writing.put([Put(FOLDER.key(name), b"") for name in names])
+    changes = await first_look(watching)
+    await writing.delete_range(FOLDER, names[1], names[-1])
+    gone: set[str] = set()
+    async with asyncio.timeout(10):
+        while len(gone) < len(names) - 2:
+            gone |= (await anext(changes)).paths
+    assert gone == {FOLDER.key(name).path for name in names[1:-1]}
+    assert [record.path for record in (await writing.scan(FOLDER)).records] == [
+        FOLDER.key(names[0]).path,
+        FOLDER.key(names[-1]).path,
+    ]
+    await watching.close()
+    await writing.close()
+
+
 async def test_a_lost_poke_is_found_by_the_patrol(tmp_path: Path) -> None:
     watching = await SqliteStore.open(tmp_path / "m.db", SystemClock(), SqliteSettings(patrol_ms=200))
     writing = await SqliteStore.open(tmp_path / "m.db", SystemClock())

@@ -28,6 +28,7 @@ class Follower:
         write: Line[Transaction],
         clock: Clock,
         patrol_ms: int,
+        rest_ms: int,
     ) -> None:
         self._watchers = watchers
         self._mailbox = mailbox
@@ -35,6 +36,7 @@ class Follower:
         self._write = write
         self._clock = clock
         self._patrol_ms = patrol_ms
+        self._rest_ms = rest_ms
         self._seen = 0
         self._starting = asyncio.Lock()
         self._poked = asyncio.Event()
@@ -65,7 +67,8 @@ class Follower:
     async def _run(self) -> None:
         while True:
             with suppress(LakestreamError):  # who reads or writes hears of it; the patrol comes again
-                await self._look()
+                if await self._look() and self._rest_ms:
+                    await self._rest()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._patrol_ms / 1000):
                     await self._poked.wait()
@@ -74,7 +77,8 @@ class Follower:
                 self._unbind()
                 self._bind()
 
-    async def _look(self) -> None:
+    async def _look(self) -> bool:
+        """Whether there was anything new."""
         seen = self._seen
         news = await self._read.do(lambda connection: reads.news(connection, seen, self._clock.now_ms()))
         self._seen = news.version
@@ -84,6 +88,15 @@ class Follower:
             self._watchers.tell(news.paths)
         if news.expired:
             await self._write.do(lambda _: None)  # every transaction begins by deleting what has expired
+        return news.paths is None or bool(news.paths)
+
+    async def _rest(self) -> None:
+        """What others change meanwhile is one look, however often they poke."""
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+        await asyncio.sleep(self._rest_ms / 1000)
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._hear)
 
     def _bind(self) -> None:
         # Without a socket (a path too long for this system, a folder that is not ours) the patrol still comes.

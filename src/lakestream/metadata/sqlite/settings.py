@@ -19,6 +19,8 @@ class SqliteSettings:
     """Reading threads: a long scan does not hold up every get."""
     patrol_ms: int = 250
     """How often a watching process looks for changes that nobody told it of, and for expired sessions."""
+    rest_ms: int = 0
+    """How long it then looks at nothing, for those who need not know at once: each commit of a busy broker pokes."""
     checkpoint_pages: int = 4_096
     """SQLite moves its write-ahead file (16 MiB by then) into the database this often."""
     wal_bytes_max: int = 64 * MiB

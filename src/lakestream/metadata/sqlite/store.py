@@ -43,7 +43,9 @@ class SqliteStore:
         self._watchers = Watchers()
         self._read: Line[sqlite3.Connection] = Line(str(self._path), settings.jobs_max, settings.answer_wait_ms)
         self._write: Line[Transaction] = Line(str(self._path), settings.jobs_max, settings.answer_wait_ms)
-        self._follower = Follower(self._watchers, mailbox, self._read, self._write, clock, settings.patrol_ms)
+        self._follower = Follower(
+            self._watchers, mailbox, self._read, self._write, clock, settings.patrol_ms, settings.rest_ms
+        )
         for connection in opened.readers:
             self._read.serve("metadata.sqlite.reader", partial(read_rounds, self._read, connection, self._path))
         writer = Writer(self._write, database, opened, clock, mailbox, self._follower.committed)

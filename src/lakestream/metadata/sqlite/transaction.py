@@ -22,6 +22,13 @@ CREATE = f"""
 """Every statement lets go of the interpreter and has to get hold of it again, which takes longer than the statement."""
 UPDATE = "UPDATE records SET version = ?, value = ?, session = ? WHERE version = ?"
 
+NAMES = "SELECT name FROM records WHERE folder = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
+NOTE_DELETED = """
+INSERT INTO deleted SELECT ?1 + row_number() OVER (ORDER BY name), folder || '/' || name
+FROM records WHERE folder = ?2 AND name BETWEEN ?3 AND ?4
+"""
+DELETE = "DELETE FROM records WHERE folder = ? AND name BETWEEN ? AND ?"
+
 
 class Transaction:
     """`changed` are the paths it wrote or deleted; versions `[version_start + 1, version]` are its own."""
@@ -80,12 +87,15 @@ class Transaction:
 
     def delete_range(self, folder: str, start: str, end: str, limit: int) -> int:
         """How many it deleted: less than `limit` once there are no more."""
-        found = self._cursor.execute(
-            "SELECT version, folder || '/' || name FROM records WHERE folder = ? AND name >= ? AND name < ? LIMIT ?",
-            (folder, start, end, limit),
-        ).fetchall()
-        self._remove(found)
-        return len(found)
+        names = self._cursor.execute(NAMES, (folder, start, end, limit)).fetchall()
+        if names:
+            (last,) = names[-1]
+            self._cursor.execute(NOTE_DELETED, (self.version, folder, start, last))
+            self._cursor.execute(DELETE, (folder, start, last))
+            self.version += len(names)
+            self.changed += [f"{folder}/{name}" for (name,) in names]
+            self._deleted = True
+        return len(names)
 
     def open_session(self, timeout_ms: int) -> tuple[int, int]:
         """Its id and when it expires."""
