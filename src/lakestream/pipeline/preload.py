@@ -8,28 +8,32 @@ import gc
 import importlib.util
 import sys
 from collections.abc import Sequence
+from typing import Final
+
+ARCHIVES: Final = (".zip", ".jar")
+NEEDED: Final = ("pyspark", "py4j", "lakestream")
 
 
-def without_zips(path: Sequence[str]) -> list[str]:
-    """Where modules are looked for, but for Spark's own zip files.
+def without_archives(path: Sequence[str]) -> list[str]:
+    """Where modules are looked for, but for Spark's own zip files and its jar.
 
-    They hold what is installed anyway, and a worker reads the lists of their contents anew for every task: with them a
-    task costs 0.1 s of CPU more."""
-    return [entry for entry in path if not entry.endswith(".zip")]
+    They hold what is installed anyway, and a worker reads the lists of their contents anew for every task: with the zip
+    files a task costs 0.1 s of CPU more, with the jar 0.04 s."""
+    return [entry for entry in path if not entry.endswith(ARCHIVES)]
 
 
-def _leave_zips() -> None:
-    shorter = without_zips(sys.path)
+def _leave_archives() -> None:
+    shorter = without_archives(sys.path)
     before, sys.path[:] = list(sys.path), shorter
-    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("py4j") is None:
+    if any(importlib.util.find_spec(name) is None for name in NEEDED):
         sys.path[:] = before
         return
-    for entry in set(sys.path_importer_cache) - set(without_zips(list(sys.path_importer_cache))):
+    for entry in set(sys.path_importer_cache) - set(without_archives(list(sys.path_importer_cache))):
         del sys.path_importer_cache[entry]
 
 
 def main() -> None:
-    _leave_zips()
+    _leave_archives()
     import pyspark.daemon
 
     import lakestream.pipeline.work

@@ -12,8 +12,9 @@ import pytest
 from lakestream.clock import SystemClock
 from lakestream.metadata.sqlite import SqliteSettings, SqliteStore, reads
 from lakestream.metadata.sqlite.database import CHANGES_KEPT
+from lakestream.metadata.sqlite.transaction import _find
 from lakestream.metadata.sqlite.wake import Mailbox
-from lakestream.metadata.store import Changes, Folder, Put, put_one
+from lakestream.metadata.store import Changes, Create, Created, Folder, Put, put_one
 from lakestream.model import KiB
 
 FOLDER = Folder("/f", "/f")
@@ -208,6 +209,40 @@ async def test_reads_follow_the_index(tmp_path: Path, sql: str) -> None:
     assert plan[0].startswith("SEARCH records USING INDEX sqlite_autoindex_records_1 (folder=? AND name")
     assert not any("SCAN" in step or "TEMP" in step for step in plan)
     connection.close()
+
+
+@pytest.mark.parametrize("count", [1, 16])
+async def test_guards_are_found_by_the_index(tmp_path: Path, count: int) -> None:
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "m.db")
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {_find(count)}", [""] * 3 * count)]
+    assert "SEARCH records USING INDEX sqlite_autoindex_records_1 (folder=? AND name=?)" in plan
+    connection.close()
+
+
+async def test_many_creates_at_once_have_their_own_answers(tmp_path: Path) -> None:
+    """More than one statement takes; every third key is taken, and one is asked for twice."""
+    store = await SqliteStore.open(tmp_path / "m.db", SystemClock())
+    names = [f"{number:03d}" for number in range(50)]
+    await store.put([Put(FOLDER.key(name), b"theirs") for name in names[::3]])
+    guards = [FOLDER.key(f"guard {number % 2}") for number in range(51)]
+    await put_one(store, guards[1], b"there")
+    creates = [Create(FOLDER.key(name), b"ours", guard) for name, guard in zip([*names, "001"], guards, strict=True)]
+    answers = await store.create(creates)
+    made = [number for number, answer in enumerate(answers) if isinstance(answer, Created)]
+    assert made == [number for number in range(50) if number % 3]
+    versions = [answer.version for answer in answers if isinstance(answer, Created)]
+    assert versions == sorted(set(versions))
+    for number in made:
+        answer, found = answers[number], await store.get(creates[number].key)
+        assert isinstance(answer, Created)
+        assert found is not None
+        assert (found.value, found.version) == (b"ours", answer.version)
+        assert (None if answer.guard is None else answer.guard.value) == (b"there" if number % 2 else None)
+    stored = await put_one(store, FOLDER.key("later"), b"")
+    assert stored.version > versions[-1]
+    await store.close()
 
 
 async def test_callers_at_once_share_transactions(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from lakestream.model import MiB
 from lakestream.pipeline.archive import Archive, cache_folder
 from lakestream.pipeline.java import Java, find_java
 from lakestream.pipeline.job import TASK_BYTES, pack
-from lakestream.pipeline.preload import without_zips
+from lakestream.pipeline.preload import without_archives
 from lakestream.pipeline.spark import _check_master, _with_tries
 
 
@@ -53,8 +53,8 @@ def test_a_master_that_spark_knows(master: str) -> None:
     _check_master(master)
 
 
-def test_workers_leave_the_zip_files_alone() -> None:
-    assert without_zips(["", "/a/pyspark.zip", "/b/py4j-src.zip", "/site-packages"]) == ["", "/site-packages"]
+def test_workers_leave_the_archives_alone() -> None:
+    assert without_archives(["", "/a/pyspark.zip", "/j/spark-core.jar", "/site-packages"]) == ["", "/site-packages"]
 
 
 # ── Java ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

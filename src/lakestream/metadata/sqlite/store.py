@@ -100,7 +100,7 @@ class SqliteStore:
 
     async def create(self, creates: Sequence[Create]) -> list[Created | Conflict | Unavailable]:
         try:
-            return await self._write.do(lambda transaction: [transaction.create(create) for create in creates])
+            return list(await self._write.do(lambda transaction: transaction.create(creates)))
         except Unavailable as error:
             return [error for _ in creates]
 

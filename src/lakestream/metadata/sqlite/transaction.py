@@ -5,6 +5,8 @@ operation answers with a value and leaves the others alone.
 """
 
 import sqlite3
+from collections.abc import Sequence
+from functools import cache
 
 from lakestream.errors import Conflict, Missing
 from lakestream.metadata.sqlite.database import CHANGES_KEPT
@@ -13,13 +15,8 @@ from lakestream.metadata.store import ABSENT, ANY, Create, Created, Put, Record,
 FIND = "SELECT version, created_ms FROM records WHERE folder = ? AND name = ?"
 BEGIN = "SELECT version, (SELECT min(expires_ms) FROM sessions) FROM counter"
 INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (folder, name) DO NOTHING"
-CREATE = f"""
-{INSERT} RETURNING
-    (SELECT value FROM records WHERE folder = ?7 AND name = ?8),
-    (SELECT version FROM records WHERE folder = ?7 AND name = ?8),
-    (SELECT created_ms FROM records WHERE folder = ?7 AND name = ?8)
-"""
-"""Every statement lets go of the interpreter and has to get hold of it again, which takes longer than the statement."""
+CREATES_MAX = 16
+"""In one statement."""
 UPDATE = "UPDATE records SET version = ?, value = ?, session = ? WHERE version = ?"
 
 NAMES = "SELECT name FROM records WHERE folder = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
@@ -64,16 +61,33 @@ class Transaction:
         self.changed.append(path)
         return Stored(self.version, created_ms)
 
-    def create(self, create: Create) -> Created | Conflict:
-        path, guard = create.key.path, create.guard.path
-        version = self.version + 1
-        key, guard_key = _split(path), _split(guard)
-        made = self._cursor.execute(CREATE, (version, *key, create.value, self._now_ms, None, *guard_key)).fetchone()
-        if made is None:
-            return Conflict(f"{path}: is there already")
-        self.version = version
-        self.changed.append(path)
-        return Created(version, self._now_ms, None if made[0] is None else Record(guard, *made))
+    def create(self, creates: Sequence[Create]) -> list[Created | Conflict]:
+        answers: list[Created | Conflict] = []
+        for start in range(0, len(creates), CREATES_MAX):
+            answers += self._create_some(creates[start : start + CREATES_MAX])
+        return answers
+
+    def _create_some(self, creates: Sequence[Create]) -> list[Created | Conflict]:
+        """Whoever finds its key taken leaves a gap in the versions, which nobody minds."""
+        keys: list[object] = []
+        for version, create in enumerate(creates, self.version + 1):
+            keys += (version, *_split(create.key.path), create.value, self._now_ms, None)
+        made = {version for (version,) in self._cursor.execute(_create(len(creates)), keys)}
+        guards = self._records([create.guard.path for create in creates])
+        answers: list[Created | Conflict] = []
+        for version, create in enumerate(creates, self.version + 1):
+            path = create.key.path
+            if version in made:
+                self.changed.append(path)
+                answers.append(Created(version, self._now_ms, guards.get(create.guard.path)))
+            else:
+                answers.append(Conflict(f"{path}: is there already"))
+        self.version = max(made, default=self.version)
+        return answers
+
+    def _records(self, paths: Sequence[str]) -> dict[str, Record]:
+        values = [part for path in paths for part in (path, *_split(path))]
+        return {row[0]: Record._make(row) for row in self._cursor.execute(_find(len(paths)), values)}
 
     def delete(self, path: str, expected: int | None) -> bool:
         folder, name = _split(path)
@@ -151,6 +165,23 @@ class Transaction:
         expired = self._cursor.execute("SELECT id FROM sessions WHERE expires_ms <= ?", (self._now_ms,)).fetchall()
         for (session,) in expired:
             self.end_session(session)
+
+
+# Every statement lets go of the interpreter and has to get hold of it again, which takes longer than the statement: so
+# there is one for many keys.
+
+
+@cache
+def _create(count: int) -> str:
+    rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
+    return f"INSERT INTO records VALUES {rows} ON CONFLICT (folder, name) DO NOTHING RETURNING version"
+
+
+@cache
+def _find(count: int) -> str:
+    rows = ", ".join(["(?, ?, ?)"] * count)
+    return f"""SELECT column1, value, version, created_ms FROM (VALUES {rows})
+    CROSS JOIN records ON folder = column2 AND name = column3"""
 
 
 def _split(path: str) -> tuple[str, str]:
