@@ -150,7 +150,7 @@ async def sqlite(folder: Path) -> AsyncIterator[Backend]:
         return await SqliteStore.open(folder / "metadata.db", SystemClock())
 
     clients = Clients(open_one)
-    yield Backend(open=clients.open, elsewhere=lambda: thread_elsewhere(open_one), session_ms=1_000)
+    yield Backend(open=clients.open, elsewhere=lambda: thread_elsewhere(open_one), session_ms=2_500)
     await clients.close()
 
 

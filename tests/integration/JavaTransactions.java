@@ -124,11 +124,11 @@ public class JavaTransactions {
     }
 
     static void timeout(String topic) throws Exception {
-        try (var producer = producer(topic + "-slow", 1_000)) {
+        try (var producer = producer(topic + "-slow", 4_000)) {
             producer.initTransactions();
             producer.beginTransaction();
             producer.send(new ProducerRecord<>(topic, 1, "k", "slow")).get();
-            Thread.sleep(3_000);
+            Thread.sleep(10_000);
             try {
                 producer.commitTransaction();
                 System.out.println("slow committed");

@@ -211,7 +211,7 @@ async def test_watch_goes_on_where_it_was_after_a_break(world: World) -> None:
 async def test_a_server_that_was_killed_is_found_again_with_all_it_acknowledged(world: World) -> None:
     watch = world.beside.watch(LOG.path)
     assert (await anext(watch)).everything
-    session = await world.beside.session(3_000)
+    session = await world.beside.session(15_000)
     await world.beside.put([Put(LOG.key("1"), b"x"), Put(LOG.key("2"), b"ephemeral", ANY, session)])
     world.server.process.kill()
     during = asyncio.create_task(world.beside.put([Put(LOG.key("3"), b"x", ABSENT)]))
@@ -249,6 +249,6 @@ async def test_an_unknown_namespace_is_named(world: World) -> None:
 async def test_nobody_there_is_one_clear_line_in_bounded_time(world: World) -> None:
     await world.network.cut()
     settings = replace(settings_of(world.network.port), start_timeout_ms=500)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         with pytest.raises(Unavailable, match=r"metadata store oxia://127.0.0.1:\d+/default does not answer"):
             await OxiaStore.open(settings)

@@ -57,13 +57,13 @@ def run(text: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_typed_table_in_two_minutes(tmp_path: Path) -> None:
     write, read, *more = snippets(SECTION)
     with serving(tmp_path, "--pipeline", "yes", "--interval", "500ms") as server:
         said = run(adapted(write, server, tmp_path))
         assert '"Payment"' in said, "the schema that the serializer registered"
-        wait_until(lambda: "pipeline.moved ranges=" in server.said())  # a few seconds later
+        wait_until(lambda: "pipeline.moved ranges=" in server.said(), 100)  # a few seconds later
         rows = run(adapted(read, server, tmp_path))
         assert re.search(r"id\b.*\bamount\b.*\boffset", rows), rows
         assert re.search(r"│\s+1 │\s+9\.5 │\s+0 │", rows), rows

@@ -114,8 +114,8 @@ def refused(*words: str, code: int = 1, stdin: bytes = b"") -> str:
     return said
 
 
-def wait_until(holds: Callable[[], object]) -> None:
-    until = time.monotonic() + WAIT_S
+def wait_until(holds: Callable[[], object], wait_s: float = WAIT_S) -> None:
+    until = time.monotonic() + wait_s
     while not holds():
         assert time.monotonic() < until, "it did not come to that"
         time.sleep(0.02)
@@ -178,7 +178,7 @@ def test_it_stops_while_consumers_wait(tmp_path: Path) -> None:
             wait_until(lambda: server.metric("lakestream_log_waited_for") > 0)
             begun = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - begun < 5
+            assert time.monotonic() - begun < 15
             consumer.kill()
 
 
@@ -409,6 +409,7 @@ def test_what_could_not_be_sent_is_said(server: Server) -> None:
     assert "line 1: not JSON" in cli("produce", "small", "--json", *at, stdin=b"{\n").stderr.decode()
 
 
+@pytest.mark.alone
 def test_a_broker_that_is_not_there_is_one_line_within_five_seconds(server: Server) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     for words in (["topic", "list"], ["produce", "t"], ["consume", "t"]):

@@ -117,10 +117,10 @@ def send_and_commit(writer: Writer, topic: str, value: bytes) -> None:
 @on_both
 def test_one_that_takes_too_long_is_aborted(cluster: Brokers, topic: str) -> None:
     bootstrap = made(cluster, topic)
-    slow = WRITERS["confluent-kafka"](bootstrap, topic, timeout_ms=1_000)
+    slow = WRITERS["confluent-kafka"](bootstrap, topic, timeout_ms=4_000)
     slow.begin()
     slow.send(topic, 0, b"slow")
-    time.sleep(3)
+    time.sleep(10)
     with pytest.raises(confluent_kafka.KafkaException) as refused:
         slow.commit()
     assert refused.value.args[0].code() in (confluent_kafka.KafkaError._FENCED, 47, 90)

@@ -14,7 +14,7 @@ signal.signal(signal.SIGCHLD, signal.{{care}})
 sys.stdin.readline()
 if os.fork() == 0:
     while time.process_time() < {BURNT_S}: pass
-    time.sleep(0.5)
+    time.sleep(2)
     os._exit(0)
 time.sleep(0.1)
 while True:

@@ -811,7 +811,7 @@ async def test_a_stale_claim_is_skipped_and_its_records_appended_anew(world: Wor
     await fill(log, partition, 1)
     world.objects.gate.clear()
     slow = asyncio.create_task(log.append(partition, plain("late")))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
     world.clock.ms += rules.STALE_AFTER_MS + 1
     world.objects.gate.set()
     assert await slow == Appended(2, 3)
@@ -825,7 +825,7 @@ async def test_a_read_at_a_gap_at_the_end_says_where_to_go_on(world: World) -> N
     partition, log = await world.log(), await world.broker()
     world.objects.gate.clear()
     slow = asyncio.create_task(log.append(partition, plain("late")))
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
     world.clock.ms += rules.STALE_AFTER_MS + 1
     world.objects.fails = Unavailable("no")
     world.objects.gate.set()
@@ -841,7 +841,7 @@ async def test_a_create_that_is_never_answered_is_looked_up_in_time(world: World
     log = await world.broker(metadata=metadata, settings=settings)
     await fill(log, partition, 1)
     metadata.always = Trouble.SILENT
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         assert (await log.append(partition, plain("1"))).offset_start == 1
     assert await read_all(log, partition) == expected(0, 2)
 
@@ -861,7 +861,7 @@ async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(wor
     settings = LogSettings(append_timeout_ms=100, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
     metadata.always = Trouble.LOST_THERE
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         with pytest.raises(Uncertain, match="may or may not be stored"):
             await log.append(partition, sent(0, "0"))
     metadata.always = Trouble.NONE
@@ -874,7 +874,7 @@ async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(wor
 async def test_who_waits_behind_others_does_not_wait_longer(world: World, idempotent: bool) -> None:
     """The deadline counts from stored bytes to an answer, however many extents stand in the line before."""
     partition, metadata = await world.log(), ShakyMetadata(world.server)
-    settings = LogSettings(append_timeout_ms=200, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
+    settings = LogSettings(append_timeout_ms=1_000, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
     await fill(log, partition, 1)
     metadata.always = Trouble.LOST_THERE
@@ -883,7 +883,7 @@ async def test_who_waits_behind_others_does_not_wait_longer(world: World, idempo
         batch = sent(number, "x") if idempotent else plain("x")
         waiting.append(asyncio.create_task(log.append(partition, batch)))
         await asyncio.sleep(0.01)  # each in a frame of its own
-    async with asyncio.timeout(1.2):
+    async with asyncio.timeout(5):
         answers = await asyncio.gather(*waiting, return_exceptions=True)
     assert all(isinstance(answer, Unavailable) for answer in answers)
     metadata.always = Trouble.NONE

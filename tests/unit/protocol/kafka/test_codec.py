@@ -257,7 +257,7 @@ def test_bad_answers_are_rejected() -> None:
 
 def test_hostile_counts_cost_nothing() -> None:
     """A huge count or length at every place of every request. kio alone would end this process: see guard.py."""
-    started = time.perf_counter()
+    started = time.process_time()
     tried = 0
     for key, version, frame in request_frames(FullMaker()):
         start = 12 + load_request_schema(key, version).__flexible__
@@ -267,7 +267,7 @@ def test_hostile_counts_cost_nothing() -> None:
                 with contextlib.suppress(Rejected):  # the bytes may as well be a string's
                     codec.parse(frame[:at] + count + frame[at + len(count) :])
     assert tried > 10_000
-    assert (time.perf_counter() - started) / tried < 0.001
+    assert (time.process_time() - started) / tried < 0.001
 
 
 def test_warm_makes_it_ready() -> None:
