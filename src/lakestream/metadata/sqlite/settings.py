@@ -20,7 +20,8 @@ class SqliteSettings:
     patrol_ms: int = 250
     """How often a watching process looks for changes that nobody told it of, and for expired sessions."""
     rest_ms: int = 0
-    """How long it then looks at nothing, for those who need not know at once: each commit of a busy broker pokes."""
+    """How long it looks at nothing after it found something, for those who need not know at once: each commit of a busy
+    broker pokes."""
     checkpoint_pages: int = 4_096
     """SQLite moves its write-ahead file (16 MiB by then) into the database this often."""
     wal_bytes_max: int = 64 * MiB

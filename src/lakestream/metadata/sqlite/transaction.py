@@ -1,6 +1,6 @@
 """One write transaction: what put, create and delete mean, in SQL.
 
-Called by the writer's thread (`threads.py`), which begins and commits it. Many callers share one transaction, so every
+Called by the writer's thread (`writer.py`), which begins and commits it. Many callers share one transaction, so every
 operation answers with a value and leaves the others alone.
 """
 
@@ -14,7 +14,9 @@ from lakestream.metadata.store import ABSENT, ANY, Create, Created, Put, Record,
 
 FIND = "SELECT version, created_ms FROM records WHERE folder = ? AND name = ?"
 BEGIN = "SELECT version, (SELECT min(expires_ms) FROM sessions) FROM counter"
-INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (folder, name) DO NOTHING"
+ROW = "(?, ?, ?, ?, ?, ?)"
+UNLESS_TAKEN = "ON CONFLICT (folder, name) DO NOTHING"
+INSERT = f"INSERT INTO records VALUES {ROW} {UNLESS_TAKEN}"
 CREATES_MAX = 16
 """In one statement."""
 UPDATE = "UPDATE records SET version = ?, value = ?, session = ? WHERE version = ?"
@@ -173,8 +175,7 @@ class Transaction:
 
 @cache
 def _create(count: int) -> str:
-    rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * count)
-    return f"INSERT INTO records VALUES {rows} ON CONFLICT (folder, name) DO NOTHING RETURNING version"
+    return f"INSERT INTO records VALUES {', '.join([ROW] * count)} {UNLESS_TAKEN} RETURNING version"
 
 
 @cache
