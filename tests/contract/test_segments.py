@@ -34,11 +34,15 @@ class Bench(NamedTuple):
     fail_syncs: Callable[[], None]
 
 
-@pytest.fixture(params=["disk", "memory"])
+@pytest.fixture(params=["disk", "disk, with a pool", "memory"])
 async def bench(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Bench]:
-    made = _disk_bench(tmp_path / "wal", monkeypatch) if request.param == "disk" else _memory_bench()
+    if request.param == "memory":
+        made = _memory_bench()
+    else:
+        pool = _from_pool if request.param == "disk, with a pool" else None
+        made = _disk_bench(tmp_path / "wal", monkeypatch, pool)
     yield made
     await made.files.close()
 
@@ -48,7 +52,13 @@ def files(bench: Bench) -> SegmentFiles:
     return bench.files
 
 
-def _disk_bench(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def _from_pool(size: int) -> memoryview:
+    return memoryview(bytearray(b"?" * size))
+
+
+def _disk_bench(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, allocate: Callable[[int], memoryview] | None = None
+) -> Bench:
     write = os.pwritev
 
     def half_then_full(file: int, buffers: Sequence[Buffer], offset: int) -> int:
@@ -61,7 +71,7 @@ def _disk_bench(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     return Bench(
-        DiskSegments(folder),
+        DiskSegments(folder, allocate),
         fill=lambda: monkeypatch.setattr(os, "pwritev", half_then_full),
         free=lambda: monkeypatch.setattr(os, "pwritev", write),
         fail_syncs=lambda: monkeypatch.setattr(disk_module, "_sync_data", fail),

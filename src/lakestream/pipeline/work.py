@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from lakestream.catalog.client_settings import azure_account
 from lakestream.catalog.data_files import FileDescription, data_location
@@ -200,9 +201,14 @@ def open_work(settings: WorkSettings) -> Work:
     """Over the stores that the settings name, with what the environment says about them. Nothing is asked of them."""
     clock, ids = SystemClock(), RandomIds()
     objects = Retrying(open_store(settings.storage_url, clock, ids), RetrySettings(), random.Random())
-    segments = DiskSegments(Path(settings.segments_dir)) if settings.segments_dir is not None else None
+    segments = DiskSegments(Path(settings.segments_dir), _from_pool) if settings.segments_dir is not None else None
     locations = Locations(settings.storage_url, azure_account(os.environ))
     return Work(objects, segments, locations, ids, settings)
+
+
+def _from_pool(size: int) -> memoryview:
+    """Arrow's pool keeps pages for the next window: fresh ones cost as much as filling them."""
+    return memoryview(pa.allocate_buffer(size)).cast("B")
 
 
 # Typed tables

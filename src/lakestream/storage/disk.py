@@ -12,6 +12,7 @@ from pathlib import Path
 from lakestream.clock import Clock, Ids
 from lakestream.errors import Conflict, Misconfigured, Missing, Uncertain
 from lakestream.model import Buffer, Span
+from lakestream.storage.direct import DIRECT_SIZE_MIN, write_direct
 from lakestream.storage.disk_errors import translate
 from lakestream.storage.names import TEMPORARY_PREFIX, check_key, folder
 from lakestream.storage.object_store import Body, ObjectInfo
@@ -181,6 +182,8 @@ def _make_name_durable(target: Path) -> None:
 def _write_all(file: int, body: Body) -> None:
     """All buffers, not joined: as many per call as the system takes, going on where a short write ended."""
     left = [memoryview(buffer).cast("B") for buffer in body if len(buffer)]
+    if sum(map(len, left)) >= DIRECT_SIZE_MIN:
+        return write_direct(file, left)
     first = 0
     while first < len(left):
         written = os.writev(file, left[first : first + _IOV_MAX])

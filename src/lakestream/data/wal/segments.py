@@ -114,8 +114,10 @@ class SegmentFiles(Protocol):
 
 
 class DiskSegments:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, allocate: Callable[[int], memoryview] | None = None) -> None:
+        """`allocate`: gives memory of so many bytes to read into, for who has a pool of it."""
         self._folder = folder
+        self._allocate = allocate
         self._readers = ThreadPoolExecutor(READ_THREADS, "wal-read")
         self._open: set[DiskSegment] = set()
         self._files: WeakValueDictionary[str, OpenFile] = WeakValueDictionary()
@@ -133,7 +135,7 @@ class DiskSegments:
         return segment
 
     async def read(self, name: str, spans: Sequence[Span]) -> list[Buffer]:
-        return await _in_thread(self._readers, lambda: _read(self._path(name), spans))
+        return await _in_thread(self._readers, lambda: _read(self._path(name), spans, self._allocate))
 
     async def look(self, name: str, spans: Sequence[Span], see: See[T]) -> list[T]:
         path, known = self._path(name), self._files.get(name)
@@ -316,11 +318,11 @@ def _opened(path: Path) -> OpenFile:
         raise _error(error, "open", path) from error
 
 
-def _read(path: Path, spans: Sequence[Span]) -> list[Buffer]:
+def _read(path: Path, spans: Sequence[Span], allocate: Callable[[int], memoryview] | None) -> list[Buffer]:
     file = _opened(path)
     try:
         size = os.fstat(file.descriptor).st_size
-        return [_read_span(file.descriptor, span, size, path) for span in spans]
+        return [_read_span(file.descriptor, span, size, path, allocate) for span in spans]
     except OSError as error:
         raise _error(error, "read", path) from error
 
@@ -330,14 +332,17 @@ def _check_span(span: Span, size: int, path: Path) -> None:
         raise OutOfRange(f"bytes {span.start} to {span.end} of {path} do not exist: it has {size}")
 
 
-def _read_span(descriptor: int, span: Span, size: int, path: Path) -> Buffer:
+def _read_span(
+    descriptor: int, span: Span, size: int, path: Path, allocate: Callable[[int], memoryview] | None
+) -> Buffer:
     _check_span(span, size, path)
-    data = os.pread(descriptor, span.size, span.start)
-    if len(data) == span.size:
-        return data
-    whole = bytearray(span.size)  # rare: a signal, or more than 2 GiB
-    _read_into(descriptor, memoryview(whole), span, path)
-    return whole
+    if allocate is None:
+        data = os.pread(descriptor, span.size, span.start)
+        if len(data) == span.size:
+            return data
+    room = memoryview(bytearray(span.size)) if allocate is None else allocate(span.size)
+    _read_into(descriptor, room, span, path)
+    return room
 
 
 def _read_into(descriptor: int, room: memoryview, span: Span, path: Path) -> None:
