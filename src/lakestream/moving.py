@@ -21,7 +21,7 @@ from lakestream.pipeline.rounds import Job, Rounds
 from lakestream.pipeline.typed_topics import TypedTopics
 from lakestream.settings import Settings
 
-REST_MS: Final = 50
+REST_MS: Final = 100
 """Between looks at which logs grew: rounds begin once in a second or less often, and brokers commit very often."""
 
 

@@ -65,6 +65,7 @@ SCHEMA_TEXTS = Folder("/schemas/texts", "/schemas")
 FLOOR_NAME = "floor"
 """Sorts behind the offsets, so a scan of claims can end before it."""
 START_NAME = "start"
+_START_END = f"/{START_NAME}"
 """Sorts behind the floor, so no scan of claims meets it."""
 OWNER_NAME = "owner"
 """Sorts behind the ids of topics, so a scan of offsets can end before it."""
@@ -133,7 +134,7 @@ def partition_of(path: str) -> PartitionId | None:
 
 
 def moves_start(path: str) -> bool:
-    return path.endswith(f"/{START_NAME}")
+    return path.endswith(_START_END)
 
 
 def offset_of(path: str) -> int | None:

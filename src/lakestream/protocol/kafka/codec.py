@@ -80,16 +80,37 @@ class Request:
         return f"Request({_title(self.key, self.version)}, #{self.correlation_id}, {self.client_id!r}, {self.body!r})"
 
 
-def peek(frame: Buffer) -> Header:
-    """Who asks for what, from the header alone. It need not be a request that we know."""
-    return _header(frame)[0]
-
-
 def parse(frame: Buffer) -> Request:
     """The request in a frame. Raises UnsupportedVersion for one without a schema, Rejected for bytes that are wrong."""
+    return read(frame, *head(frame))
+
+
+def head(frame: Buffer) -> tuple[Header, int]:
+    """The header without its tagged fields, and where it ends. All versions of it agree up to there, but one."""
+    try:
+        key, version, correlation_id, size = _HEAD.unpack_from(frame)
+    except struct.error:
+        size = -1
+        if len(frame) < _HEAD_V0.size:
+            raise Rejected(f"Kafka request of {len(frame)} bytes: too short for a header") from None
+        key, version, correlation_id = _HEAD_V0.unpack_from(frame)
+        if (key, version) != _CONTROLLED_SHUTDOWN_V0:
+            raise Rejected(f"Kafka request {_title(key, version)} is cut off in its header") from None
+    if size < 0 or (key, version) == _CONTROLLED_SHUTDOWN_V0:
+        return Header(key, version, correlation_id, None), _HEAD.size
+    end = _HEAD.size + size
+    if end > len(frame):
+        raise Rejected(f"Kafka request {_title(key, version)} is cut off in its client id")
+    try:
+        return Header(key, version, correlation_id, str(frame[_HEAD.size : end], "utf-8")), end
+    except UnicodeDecodeError:
+        raise Rejected(f"Kafka request {_title(key, version)} has a client id that is not UTF-8") from None
+
+
+def read(frame: Buffer, header: Header, at: int) -> Request:
+    """The request behind a header, as `head` gave it. Raises as parse() does."""
     if frame.__class__ is not bytes:
         frame = memoryview(frame).toreadonly()  # kio takes nothing that may change under it
-    header, at = _header(frame)
     key, version, correlation_id, client_id = header
     if key == PRODUCE and version in produce_request.VERSIONS:
         return Request(key, version, correlation_id, client_id, produce_request.read(frame, at, version))
@@ -196,28 +217,6 @@ def _side(
         raise UnsupportedVersion(key, version, correlation_id) from None
     side = sides[key, version] = _Side(entity_type, f"{direction} {_title(key, version)}")
     return side
-
-
-def _header(frame: Buffer) -> tuple[Header, int]:
-    """The header without its tagged fields, and where it ends. All versions of it agree up to there, but one."""
-    try:
-        key, version, correlation_id, size = _HEAD.unpack_from(frame)
-    except struct.error:
-        size = -1
-        if len(frame) < _HEAD_V0.size:
-            raise Rejected(f"Kafka request of {len(frame)} bytes: too short for a header") from None
-        key, version, correlation_id = _HEAD_V0.unpack_from(frame)
-        if (key, version) != _CONTROLLED_SHUTDOWN_V0:
-            raise Rejected(f"Kafka request {_title(key, version)} is cut off in its header") from None
-    if size < 0 or (key, version) == _CONTROLLED_SHUTDOWN_V0:
-        return Header(key, version, correlation_id, None), _HEAD.size
-    end = _HEAD.size + size
-    if end > len(frame):
-        raise Rejected(f"Kafka request {_title(key, version)} is cut off in its client id")
-    try:
-        return Header(key, version, correlation_id, str(frame[_HEAD.size : end], "utf-8")), end
-    except UnicodeDecodeError:
-        raise Rejected(f"Kafka request {_title(key, version)} has a client id that is not UTF-8") from None
 
 
 def _title(key: int, version: int) -> str:

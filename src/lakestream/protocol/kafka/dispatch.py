@@ -135,14 +135,14 @@ class Dispatcher:
 
     def _parse(self, frame: bytes | memoryview) -> Request:
         try:
-            header = codec.peek(frame)
+            header, at = codec.head(frame)
             handler = HANDLERS.get(header.key)
             if len(frame) > SMALL_BYTES_MAX and header.key != PRODUCE:
                 raise CloseConnection(
                     f"sent request {header.key} with {len(frame)} bytes; {SMALL_BYTES_MAX} is the most that is read"
                 )
             if handler is not None and header.version in handler.versions:
-                return codec.parse(frame)
+                return codec.read(frame, header, at)
         except UnsupportedVersion as error:
             raise CloseConnection(str(error)) from error
         except Rejected as error:

@@ -10,6 +10,7 @@ connection closes that one, with one log line.
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import socket
 from collections import Counter, deque
@@ -29,6 +30,10 @@ CHUNK_BYTES: Final = 64 * KiB
 ROOM_BYTES_MIN: Final = 1 * MiB
 ROOM_GROWTH: Final = 4
 """A large request gets room as its bytes arrive: what a client only announces costs nothing, and most never grow."""
+
+_new_bytearray: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_char_p, ctypes.c_ssize_t)(
+    ("PyByteArray_FromStringAndSize", ctypes.pythonapi)
+)
 
 Answer: TypeAlias = list[Piece] | None
 """The response's bytes, its size in front; None: nothing is said (produce without acks)."""
@@ -355,7 +360,7 @@ class Connection(asyncio.BufferedProtocol):
         """A large request is read where it will stay, from what the chunk had of it on."""
         if self._frame is None or len(self._frame) < self._room:
             arrived = self._chunk if self._frame is None else self._frame
-            self._frame = bytearray(self._room)
+            self._frame = _unfilled(self._room)
             self._frame[: self._frame_filled] = memoryview(arrived)[: self._frame_filled]
         return self._frame
 
@@ -526,3 +531,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_say(self, kind: str) -> bool:
         return self._server.complaints.allow(kind, self.address, self._loop.time())
+
+
+def _unfilled(size: int) -> bytearray:
+    """Room for what comes, with anything in it: `bytearray(size)` would fill it with zeros first, which costs more than
+    to check the checksum of what comes."""
+    room: bytearray = _new_bytearray(None, size)
+    return room

@@ -13,6 +13,7 @@ from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.cluster import Cluster
 from lakestream.metadata.topics import Topics
+from lakestream.protocol.kafka.deadlines import Deadlines
 from lakestream.protocol.kafka.unreadable import Unreadable
 from lakestream.schemas.terms import Term
 from lakestream.settings import Profile
@@ -57,6 +58,8 @@ class Services:
     admission: Admission | None = None
     """Whether records are what their topics say; None: nobody looks."""
     unreadable: Unreadable = field(init=False)
+    deadlines: Deadlines = field(init=False, default_factory=Deadlines)
+    """Of produce requests that wait for their offsets."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unreadable", Unreadable(self.view.name_of, self.clock))

@@ -304,7 +304,7 @@ def _head(data: PartitionData) -> RecordBatch | None:
 class Waiting:
     """A request whose batches are placed. Answers when all of them have their offsets, or its time is over."""
 
-    __slots__ = ("_call", "_done", "_left", "_parts", "_services", "_timer")
+    __slots__ = ("_call", "_done", "_left", "_parts", "_services", "_step")
 
     def __init__(self, parts: list[Part], call: Call, services: Services, done: Done) -> None:
         self._parts = parts
@@ -316,12 +316,15 @@ class Waiting:
             if isinstance(part.outcome, asyncio.Future):
                 self._left += 1
                 part.outcome.add_done_callback(self._settled)
-        self._timer: asyncio.TimerHandle | None = None
+        self._step: int | None = None
         if self._left:
-            timeout_s = max(call.body.timeout_ms / 1000, 0.001)
-            self._timer = asyncio.get_running_loop().call_later(timeout_s, self._finish)
+            self._step = services.deadlines.add(self, max(call.body.timeout_ms / 1000, 0))
         else:
             self._finish()
+
+    def time_is_over(self) -> None:
+        self._step = None
+        self._finish()
 
     def _settled(self, outcome: "asyncio.Future[Appended]") -> None:
         if not outcome.cancelled():
@@ -334,8 +337,8 @@ class Waiting:
         done, self._done = self._done, None
         if done is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._step is not None:
+            self._services.deadlines.remove(self, self._step)
         if self._call.body.acks == 0:
             done(_failure_of(self._parts))
         else:
