@@ -65,8 +65,8 @@ SCHEMA_TEXTS = Folder("/schemas/texts", "/schemas")
 FLOOR_NAME = "floor"
 """Sorts behind the offsets, so a scan of claims can end before it."""
 START_NAME = "start"
-_START_END = f"/{START_NAME}"
 """Sorts behind the floor, so no scan of claims meets it."""
+_START_END = f"/{START_NAME}"
 OWNER_NAME = "owner"
 """Sorts behind the ids of topics, so a scan of offsets can end before it."""
 

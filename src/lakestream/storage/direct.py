@@ -20,9 +20,10 @@ from typing import Final
 from lakestream.model import MiB
 
 DIRECT_SIZE_MIN: Final = 16 * MiB
-"""More than WAL objects have, which the pipeline reads soon."""
+"""More than WAL objects usually have, which the pipeline reads soon."""
 _PIECE_SIZE: Final = 4 * MiB
 _ALIGNMENT: Final = 4_096
+_NOT_LIKE_THIS: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP})
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)  # not on every system
 
 _kept = threading.local()
@@ -46,11 +47,13 @@ def _write_at(file: int, piece: memoryview, position: int) -> None:
         try:
             written = os.pwrite(file, piece, position)
         except OSError as error:
-            if error.errno != errno.EINVAL or not _is_direct(file):
+            if error.errno not in _NOT_LIKE_THIS or not _is_direct(file):
                 raise
             _set_direct(file, False)  # it wants larger blocks, or the rest of a short write is no block
-        else:
-            piece, position = piece[written:], position + written
+            continue
+        if not written:
+            raise OSError(errno.EIO, "the disk takes no more bytes")
+        piece, position = piece[written:], position + written
 
 
 def _pieces(body: Sequence[memoryview], room: memoryview) -> Iterator[int]:
@@ -73,7 +76,8 @@ def _room() -> memoryview:
     """One for each thread: fresh memory would cost more than the copy into it."""
     kept: memoryview | None = getattr(_kept, "room", None)
     if kept is None:
-        kept = _kept.room = memoryview(mmap.mmap(-1, _PIECE_SIZE))  # begins with a page, as disks want it
+        # It begins with a page, as disks want it, and is nobody else's, also not after a fork.
+        kept = _kept.room = memoryview(mmap.mmap(-1, _PIECE_SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     return kept
 
 

@@ -180,7 +180,7 @@ def _make_name_durable(target: Path) -> None:
 
 
 def _write_all(file: int, body: Body) -> None:
-    """All buffers, not joined: as many per call as the system takes, going on where a short write ended."""
+    """All buffers, small ones not joined: as many per call as the system takes, going on where a short write ended."""
     left = [memoryview(buffer).cast("B") for buffer in body if len(buffer)]
     if sum(map(len, left)) >= DIRECT_SIZE_MIN:
         return write_direct(file, left)

@@ -318,7 +318,7 @@ class Waiting:
                 part.outcome.add_done_callback(self._settled)
         self._step: int | None = None
         if self._left:
-            self._step = services.deadlines.add(self, max(call.body.timeout_ms / 1000, 0))
+            self._step = services.deadlines.add(self, call.body.timeout_ms / 1000)
         else:
             self._finish()
 
