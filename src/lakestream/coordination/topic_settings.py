@@ -440,7 +440,7 @@ def value_of(name: str, text: str) -> Any:
 
 
 def read(settings: Mapping[str, str]) -> TopicSettings:
-    return _read(tuple(sorted(settings.items())) if settings else ())
+    return _read(tuple(sorted(settings.items())))
 
 
 @lru_cache(maxsize=4_096)

@@ -336,11 +336,12 @@ def _read_span(
     descriptor: int, span: Span, size: int, path: Path, allocate: Callable[[int], memoryview] | None
 ) -> Buffer:
     _check_span(span, size, path)
-    if allocate is None:
-        data = os.pread(descriptor, span.size, span.start)
-        if len(data) == span.size:
-            return data
-    room = memoryview(bytearray(span.size)) if allocate is None else allocate(span.size)
+    if allocate is not None:
+        room = allocate(span.size)
+    elif len(data := os.pread(descriptor, span.size, span.start)) == span.size:
+        return data
+    else:
+        room = memoryview(bytearray(span.size))  # rare: a signal, or more than 2 GiB
     _read_into(descriptor, room, span, path)
     return room
 

@@ -323,7 +323,6 @@ class Waiting:
             self._finish()
 
     def time_is_over(self) -> None:
-        self._step = None
         self._finish()
 
     def _settled(self, outcome: "asyncio.Future[Appended]") -> None:
