@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from lakestream.catalog.errors import TableAltered
 from lakestream.data.log.fold import Aborted, served
 from lakestream.data.log.log import Log
 from lakestream.errors import LakestreamError, Missing
@@ -93,11 +94,14 @@ class ChangedLogs:
 
 async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
     """From where its table ends to the last stable offset. None: there is nothing. Missing: the log is gone.
+    TableAltered: as `check_reached`.
 
     `without_deleted`: what lies before the log's start makes no rows. So an operator can have a damaged batch passed
     over: he deletes the records up to it. Otherwise the table remembers what the stream forgets.
     """
-    log_start, _, stable = await logs.bounds(partition)
+    log_start, end, stable = await logs.bounds(partition)
+    if start > end:
+        await check_reached(logs, partition, start)
     deleted_to = log_start if without_deleted else 0
     spots: list[Spot] = []
     oldest_ms = 0
@@ -117,6 +121,18 @@ async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_d
             spots += (spot for spot in found if offset <= spot.offset < stable)
             offset = min(claim.offset_end, stable)
     return Backlog(partition, start, offset, spots, oldest_ms) if offset > start else None
+
+
+async def check_reached(logs: Log, partition: PartitionId, offset: int) -> None:
+    """TableAltered: the log never came to `offset`, where its table ends: what is appended next would count as moved.
+    So it is when the metadata store was restored from a backup, and the table was not."""
+    if offset <= (await logs.bounds(partition)).end or offset <= (end := await logs.end_for_certain(partition)):
+        return
+    raise TableAltered(
+        f"it has the records before offset {offset} of partition {partition.number}, whose log ends at {end} only: the"
+        " metadata store is older than the table. Restore a newer backup of it, or drop the table and register a"
+        " metadata file of it that is no newer than the log, or delete the topic"
+    )
 
 
 def _spots(claim: Claim, created_ms: int, aborted: list[Aborted], deleted_to: int) -> Iterable[Spot]:

@@ -23,6 +23,7 @@ from lakestream.catalog.data_files import MovedRange, ends_of
 from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableAltered
 from lakestream.catalog.next_offsets import next_offsets
 from lakestream.catalog.parquet_names import file_columns
+from lakestream.catalog.topic_shape import check_columns
 from lakestream.catalog.topic_tables import ensure_table
 from lakestream.catalog.whole_tag import split_of
 from lakestream.clock import Clock
@@ -35,7 +36,7 @@ from lakestream.metadata.lag import Lag, lag_of
 from lakestream.metadata.topics import NamedTopic, Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline import plan
-from lakestream.pipeline.backlog import ChangedLogs, backlog_of, whereabouts
+from lakestream.pipeline.backlog import ChangedLogs, backlog_of, check_reached, whereabouts
 from lakestream.pipeline.plan import Backlog, PlanSettings, Target
 from lakestream.pipeline.standing import Round as Round
 from lakestream.pipeline.standing import Standing as Standing
@@ -135,7 +136,8 @@ class Rounds:
         await timed("look", self._look(backlogs))
         wanted = plan.chosen(backlogs, self._settings, self._clock.now_ms(), asked)
         await timed("tables", self._have_tables(wanted))
-        wanted = [backlog for backlog in wanted if backlog.partition.topic_id in self._tables]
+        there = self._tables.keys() & self._named.keys()
+        wanted = [backlog for backlog in wanted if backlog.partition.topic_id in there]
         whole: dict[str, Whereabouts] = {}
         await timed("whole", self._keep_whole(wanted, whole, asked))
         moves = plan.moves(wanted, self._settings, self._target, whole)
@@ -144,6 +146,8 @@ class Rounds:
         if moves:
             await timed("job", self._work(moves, outcomes))
             await timed("commit", self._commit(outcomes, done))
+        if not done.moves:
+            done.left = False  # what could not be moved now is not tried again at once
         await timed("trim", self._trim())
         await timed("sweep", self._sweep())
         await self._note_lags(backlogs)
@@ -225,10 +229,11 @@ class Rounds:
         start = self._next_offset(partition)
         if start and partition not in self._trimmed:
             self._trimmed[partition] = await self._claims.floor(partition) or 0
-        if start > self._trimmed.get(partition, 0):
-            self._to_trim.add(partition)  # it was committed, and then somebody's end came
         try:
-            return await backlog_of(self._logs, partition, start, without_deleted=partition in self._unreadable)
+            backlog = await backlog_of(self._logs, partition, start, without_deleted=partition in self._unreadable)
+            if start > self._trimmed.get(partition, 0):
+                self._to_trim.add(partition)  # it was committed, and then somebody's end came
+            return backlog
         except Missing as error:
             if await self._is_gone(partition):
                 self._named.pop(partition.topic_id, None)
@@ -323,6 +328,7 @@ class Rounds:
             is_new = topic_id not in self._tables
             if is_new:
                 self._tables[topic_id] = await ensure_table(self._catalog, named.name, topic_id, named.topic.settings)
+            check_columns(self._tables[topic_id].metadata)  # before files are made that could not be committed
             if self._typed is not None:
                 prepared = await self._typed.prepare(named, self._tables[topic_id])
                 self._tables[topic_id], self._typings[topic_id] = prepared
@@ -437,10 +443,11 @@ class Rounds:
                 if good and await self._commit_one(topic_id, good):
                     self._count(topic_id, good, done)
             except TableAltered as error:
+                await self._remove(good)
                 self._stop(topic_id, str(error))
             except LakestreamError as error:
-                if isinstance(error, NoSuchTable):
-                    await self._remove(good)  # dropped meanwhile: nobody looks for orphans where no table is
+                if not isinstance(error, CommitUnknown):
+                    await self._remove(good)  # the next round makes them anew
                 self._tables.pop(topic_id, None)
                 self._changed.look_again(one.move.partition for one in good)
                 log.warning("pipeline.not_committed topic=%s error=%s", self._name(topic_id), error)
@@ -497,7 +504,8 @@ class Rounds:
         return True
 
     async def _commit_one(self, topic_id: str, moved: Sequence[Moved]) -> bool:
-        """False: somebody else moved these ranges, or some of them; the next round sees what is left."""
+        """False: somebody else moved these ranges, or some of them; the next round sees what is left. CommitUnknown:
+        it may be in the table. Any other error: it is not."""
         files = [file for one in moved for file in one.files]
         ranges = [MovedRange(one.move.partition.number, one.move.start, one.move.end) for one in moved]
         for _ in range(COMMIT_TRIES):
@@ -517,7 +525,6 @@ class Rounds:
                 self._tables.pop(topic_id, None)
                 self._changed.look_again(one.move.partition for one in moved)
                 raise
-        await self._remove(moved)
         raise Unavailable("its table is changed all the time by others")
 
     async def _remove(self, moved: Iterable[Moved]) -> None:
@@ -563,6 +570,7 @@ class Rounds:
         async def trim(partition: PartitionId) -> None:
             try:
                 end = self._next_offset(partition)
+                await check_reached(self._logs, partition, end)
                 await self._claims.advance_table_end(partition, end)
                 self._sweeper.note_dropped(await self._logs.trim(partition, end))
             except TableAltered as error:

@@ -18,7 +18,7 @@ from lakestream.data.wal.footers import may_be_sealed, object_footer, segment_fo
 from lakestream.data.wal.format import Footer
 from lakestream.data.wal.names import OBJECT_FOLDER, parse_object_key, parse_segment_name
 from lakestream.data.wal.segments import SegmentFiles
-from lakestream.errors import Corrupt, Missing
+from lakestream.errors import Corrupt, LakestreamError, Missing
 from lakestream.metadata.claims import Claim, Claims, Medium
 from lakestream.metadata.store import MetadataStore
 from lakestream.metadata.topics import Topics
@@ -28,6 +28,8 @@ from lakestream.storage.object_store import ObjectStore
 log = logging.getLogger(__name__)
 
 SCAN_CLAIMS: Final = 1_000
+PASSED_OVER_MAX: Final = 10
+"""In one sweep. Each may have cost a long wait."""
 
 Pin: TypeAlias = tuple[PartitionId, int]
 """A log, and the offset that its table must reach before the object may go."""
@@ -65,6 +67,7 @@ class Sweeper:
         self._pinned: dict[str, Pin] = {}  # objects that wait for a table to reach an offset
         self._unneeded_since: dict[str, int] = {}
         self._unreadable: set[str] = set()
+        self._passed_over = 0  # in this sweep, although they may be sound
         self._topic_ids: set[str] = set()
 
     def note_dropped(self, claims: Iterable[Claim]) -> None:
@@ -81,6 +84,7 @@ class Sweeper:
         """Remove what nobody needs; returns the names. What became unneeded just now goes when readers that are under
         way have had their time."""
         now_ms = await self._metadata.now_ms()  # never this machine's clock: it may have been asleep
+        self._passed_over = 0
         chains = _Chains(self._claims)
         noted = set(self._dropped)  # what is noted from here on may have been passed over, and is not forgotten
         seen: set[str] = set()
@@ -132,6 +136,9 @@ class Sweeper:
             return not await may_be_sealed(self._segments, stored.name)
         except Missing:
             return True  # another sweeper was here
+        except LakestreamError as error:
+            self._pass_over(stored, error)
+            return True
 
     async def _is_needed(self, stored: Stored, chains: "_Chains") -> bool:
         if await self._is_pinned_still(stored):
@@ -174,11 +181,18 @@ class Sweeper:
             return Content(_extents(segment.footers), segment.sealed)
         except Missing:
             return None  # another sweeper was here
-        except Corrupt as error:
-            if stored.name not in self._unreadable:
-                log.error("wal.sweep_skips object=%s error=%s", stored.name, error)
-            self._unreadable.add(stored.name)
+        except LakestreamError as error:
+            self._pass_over(stored, error)
             return None
+
+    def _pass_over(self, stored: Stored, error: LakestreamError) -> None:
+        """One that is damaged, or cannot be read, must not keep all others. Where many cannot, it is the store."""
+        self._passed_over += not isinstance(error, Corrupt)
+        if self._passed_over > PASSED_OVER_MAX:
+            raise error
+        if stored.name not in self._unreadable:
+            log.error("wal.sweep_skips object=%s error=%s", stored.name, error)
+        self._unreadable.add(stored.name)
 
     async def _remove(self, due: list[Stored]) -> None:
         objects = [stored.name for stored in due if stored.medium is Medium.OBJECT]

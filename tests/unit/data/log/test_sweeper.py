@@ -12,7 +12,7 @@ from lakestream.data.log.sweeper import Sweeper
 from lakestream.data.wal.footers import SegmentFooters, segment_footers
 from lakestream.data.wal.segments import SegmentFiles
 from lakestream.errors import Unavailable
-from lakestream.model import PartitionId
+from lakestream.model import Buffer, PartitionId, Span
 from lakestream.settings import LogSettings, Profile, WalSettings
 
 GRACE = 60_000
@@ -464,3 +464,50 @@ async def test_a_live_log_under_a_busy_sweeper(world: World) -> None:
         bounds = await log.bounds(partition)
         found = await read_all(await world.broker(), partition, bounds.start)
         assert [offset for offset, _ in found] == list(range(bounds.start, 20))
+
+
+async def moved_objects(world: World, count: int) -> tuple[Sweeper, list[str]]:
+    """So many objects whose records have all left the chain."""
+    (partition,) = await world.topic()
+    log, sweeper = await world.broker(), world.sweeper()
+    for number in range(count):
+        await log.append(partition, plain(f"value {number}"))
+    await world.claims.advance_table_end(partition, count)
+    sweeper.note_dropped(await log.trim(partition, count))
+    return sweeper, await world.names()
+
+
+def unreadable(world: World, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    get_ranges = world.objects.get_ranges
+
+    async def failing(key: str, spans: list[Span]) -> list[Buffer]:
+        if key in names:
+            raise Unavailable(f"cannot read {key}: Input/output error")
+        return await get_ranges(key, spans)
+
+    monkeypatch.setattr(world.objects, "get_ranges", failing)
+
+
+async def swept(world: World, sweeper: Sweeper) -> list[str]:
+    """Now, or after its readers' time."""
+    first = await sweeper.sweep()
+    world.clock.ms += HOUR
+    return [*first, *await sweeper.sweep()]
+
+
+async def test_one_object_that_cannot_be_read_does_not_keep_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sweeper, names = await moved_objects(world, 4)
+    with monkeypatch.context() as patch:
+        unreadable(world, names[:1], patch)
+        assert await swept(world, sweeper) == names[1:]
+    assert caplog.text.count("wal.sweep_skips") == 1
+    assert await swept(world, sweeper) == names[:1]
+
+
+async def test_where_many_cannot_be_read_the_sweep_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweeper, names = await moved_objects(world, 20)
+    unreadable(world, names, monkeypatch)
+    with pytest.raises(Unavailable, match="Input/output error"):
+        await sweeper.sweep()
