@@ -21,7 +21,7 @@ from lakestream.catalog.layouts import (
     sources_are_there,
 )
 from lakestream.catalog.schemas import check_schema, highest_field_id, same_schema
-from lakestream.catalog.shapes import FORMAT_VERSION_MAX, NO_SNAPSHOT, Json, schema_of, spec_of
+from lakestream.catalog.shapes import FORMAT_VERSION_MAX, NO_SNAPSHOT, Json, normalised, schema_of, spec_of
 from lakestream.errors import Rejected
 
 LAST_ADDED: Final = -1
@@ -61,6 +61,7 @@ class Draft:
         self.table["snapshot-log"] = history.settled_log(self.table, self.snapshots_added, self.snapshots_removed)
         self.table["last-updated-ms"] = self.now_ms if self.updated_ms is None else self.updated_ms
         history.check_times(self.table)
+        normalised(self.table)  # what cannot be read again must not be written
         return self.table
 
     def _check_layouts(self) -> None:
@@ -68,10 +69,12 @@ class Draft:
         if not table["schemas"] or not table["partition-specs"] or not table["sort-orders"] or not table["location"]:
             raise Rejected("a new table needs a location, a schema, a partition spec and a sort order")
         schema = schema_of(table)
-        order = next(one for one in table["sort-orders"] if one["order-id"] == table["default-sort-order-id"])
+        orders = [one for one in table["sort-orders"] if one["order-id"] == table["default-sort-order-id"]]
+        if not orders:
+            raise Rejected("a new table needs a default sort order: set one of those that it has")
         if not sources_are_there(spec_of(table), schema):
             raise Rejected("the table is partitioned by a column that the schema would no longer have")
-        if not sources_are_there(order, schema):
+        if not sources_are_there(orders[0], schema):
             raise Rejected("the table is sorted by a column that the schema would no longer have")
 
     # What the table is
@@ -219,7 +222,7 @@ class Draft:
             raise Rejected(f"there is no {name} {number} in this table")
 
     def _replace(self, listed: str, name: str, entry: Json) -> None:
-        if name not in entry:
+        if not isinstance(entry.get(name), int | str):
             raise Rejected(f"an entry of {listed} lacks its {name}")
         others = [one for one in self.table.get(listed) or [] if one[name] != entry[name]]
         self.table[listed] = [*others, entry]

@@ -6,7 +6,7 @@ Both are lists of fields with a source column and a transform, so both live here
 import re
 from typing import Final
 
-from lakestream.catalog.schemas import columns, field_ids
+from lakestream.catalog.schemas import FIELD_ID_MAX, columns, field_ids
 from lakestream.catalog.shapes import Json
 from lakestream.errors import Rejected
 
@@ -34,7 +34,7 @@ def check_spec(spec: Json, schema: Json) -> None:
         if name in known and not (transform == "identity" and sources == [known[name]]) and transform != "void":
             raise Rejected(f"partition field {name!r} is called like a column that it is not: choose another name")
         if (number := field.get("field-id")) is not None:
-            if not isinstance(number, int) or number < PARTITION_ID_FIRST or number in numbers:
+            if not isinstance(number, int) or not PARTITION_ID_FIRST <= number <= FIELD_ID_MAX or number in numbers:
                 raise Rejected(f"partition field {name!r} has the id {number!r}: give numbers from 1000 on, each once")
             numbers.add(number)
 
@@ -121,9 +121,13 @@ def _transform(field: Json, what: str) -> str:
 
 def _sources(field: Json, what: str) -> list[int]:
     sources = field.get("source-ids", [field.get("source-id")])
-    if not isinstance(sources, list) or not sources or not all(isinstance(source, int) for source in sources):
+    if not isinstance(sources, list) or not sources or not _are_ids([*sources, field.get("source-id", 0)]):
         raise Rejected(f"{what} names no source column")
     return sources
+
+
+def _are_ids(numbers: list[object]) -> bool:
+    return all(isinstance(number, int) for number in numbers)
 
 
 def _check_sources(sources: list[int], there: set[int], what: str) -> None:

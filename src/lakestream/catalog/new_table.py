@@ -52,7 +52,7 @@ def creation(
 def _version(text: str) -> int:
     if not text:
         return FORMAT_VERSION_DEFAULT
-    if not text.isdecimal() or not 1 <= int(text) <= FORMAT_VERSION_MAX:
+    if not text.isdecimal() or len(text) > 2 or not 1 <= int(text) <= FORMAT_VERSION_MAX:
         raise Rejected(f"format-version is {text[:20]!r}: choose 1 to {FORMAT_VERSION_MAX}")
     return int(text)
 

@@ -15,6 +15,9 @@ DEPTH_MAX: Final = 64
 FIELD_ID_MAX: Final = 2147483447
 """Above it lie the ids of metadata columns."""
 
+_PARTS: Final = {"list": ["element"], "map": ["key", "value"]}
+"""What has an id and a type of its own in a type of this kind. No field's own type is called so."""
+
 _PRIMITIVE: Final = re.compile(
     r"boolean|int|long|float|double|date|time|timestamp|timestamptz|string|uuid|binary"
     r"|fixed\[\d{1,9}\]|decimal\(\s*\d{1,2}\s*,\s*\d{1,2}\s*\)"
@@ -31,8 +34,11 @@ def check_schema(schema: Json, format_version: int) -> None:
     seen: set[int] = set()
     for path, node in _fields(schema, "", 0):
         _check_field(path, node, seen, format_version)
-    for field_id in schema.get("identifier-field-ids") or []:
-        if field_id not in seen:
+    identifiers = schema.get("identifier-field-ids") or []
+    if not isinstance(identifiers, list):
+        raise Rejected("identifier-field-ids is no list")
+    for field_id in identifiers:
+        if not isinstance(field_id, int) or field_id not in seen:
             raise Rejected(f"identifier field {field_id!r} is not in the schema")
 
 
@@ -137,8 +143,7 @@ def _struct_fields(kind: Json, path: str, depth: int) -> Iterator[tuple[str, Jso
 
 
 def _check_field(path: str, node: Json, seen: set[int], format_version: int) -> None:
-    is_list, is_map = "element" in node and "name" not in node, "key" in node and "name" not in node
-    parts = ["element"] if is_list else ["key", "value"] if is_map else ["type"]
+    parts = _PARTS.get(str(node.get("type")), ["type"])
     ids = _ids(node)
     if len(ids) != len(parts):
         raise Rejected(f"column {path!r} lacks an id")
@@ -153,7 +158,7 @@ def _check_field(path: str, node: Json, seen: set[int], format_version: int) -> 
 
 
 def _check_type(path: str, kind: Any, format_version: int) -> None:
-    if isinstance(kind, dict):
+    if isinstance(kind, dict) and "type" in kind:
         return  # looked into by itself
     if not isinstance(kind, str):
         raise Rejected(f"column {path!r} has no type")
@@ -164,9 +169,8 @@ def _check_type(path: str, kind: Any, format_version: int) -> None:
 
 
 def _ids(node: Json) -> list[int]:
-    if "name" in node:
-        return [node["id"]] if "id" in node else []
-    return [node[name] for name in ("element-id", "key-id", "value-id") if name in node]
+    names = [f"{part}-id" for part in _PARTS.get(str(node.get("type")), [])] or ["id"]
+    return [node[name] for name in names if name in node]
 
 
 def _canonical(value: Any) -> Any:

@@ -21,6 +21,9 @@ from lakestream.catalog.shapes import Json, normalised, written
 from lakestream.errors import Rejected
 
 LATER_MS = NOW_MS + 10_000_000
+DAY_OF_TIME = {"source-id": 2, "transform": "day", "name": "d"}
+FORWARDS = {"direction": "asc", "null-order": "nulls-first"}
+ELEMENT = {"element": "int", "element-id": 5}
 
 
 def change(table: Json, *updates: u.Update) -> Json:
@@ -110,6 +113,8 @@ def test_a_field_of_a_spec_keeps_its_id_when_it_comes_back() -> None:
         (u.AddSpec({"fields": [{"source-id": 1, "transform": "cube", "name": "d"}]}), "unknown transform"),
         (u.AddSpec({"fields": [{"source-id": 3, "transform": "day", "name": "text"}]}), "called like a column"),
         (u.AddSpec({"fields": 5}), "no list of fields"),
+        (u.AddSpec({"fields": [{**DAY_OF_TIME, "field-id": 2**31}]}), "from 1000 on"),
+        (u.AddSpec({"fields": [{**DAY_OF_TIME, "source-id": [2], "source-ids": [2]}]}), "names no source column"),
         (u.AddSortOrder({"fields": [{"source-id": 1, "transform": "identity"}]}), "direction"),
         (u.AddSchema({"type": "struct", "fields": [field(1, "a"), field(1, "b")]}), "another column has too"),
         (u.AddSchema({"type": "struct", "fields": [field(1, "a"), field(2, "a")]}), "two fields called"),
@@ -117,16 +122,47 @@ def test_a_field_of_a_spec_keeps_its_id_when_it_comes_back() -> None:
         (u.AddSchema({"type": "struct", "fields": [field(1, "a", "variant")]}), "format version 2 does not have"),
         (u.AddSchema({"type": "struct", "fields": [{"name": "a", "type": "int"}]}), "lacks an id"),
         (u.AddSchema({"type": "struct", "fields": [field(1, "a", {"type": "cube"})]}), "unknown type"),
+        (u.AddSchema({"type": "struct", "fields": [field(1, "a", {"fields": []})]}), "no type"),
+        (u.AddSchema({"type": "struct", "fields": [field(1, "a", {"type": "map", **ELEMENT})]}), "lacks an id"),
+        (u.AddSchema({"type": "struct", "fields": [field(1, "a", {"type": "list", "key-id": 2})]}), "lacks an id"),
+        (u.AddSchema({**SCHEMA, "identifier-field-ids": 5}), "no list"),
+        (u.AddSchema({**SCHEMA, "identifier-field-ids": [[1]]}), "not in the schema"),
         (u.SetSnapshotRef("b", "branch", 7), "does not have"),
         (u.AddSnapshot({"snapshot-id": "x"}), "not one"),
         (u.AddSnapshot({"snapshot-id": 1, "timestamp-ms": 1, "sequence-number": 1}), "manifest-list"),
         (u.AddEncryptionKey({"key-id": "k"}), "format version 3"),
         (u.SetStatistics({}), "lacks its snapshot-id"),
+        (u.SetStatistics({"snapshot-id": [1]}), "lacks its snapshot-id"),
     ],
 )
 def test_what_is_wrong_is_said(update: u.Update, why: str) -> None:
     with pytest.raises(Rejected, match=why):
         change(new_table(), update)
+
+
+def test_a_new_table_needs_a_sort_order_that_is_its_own() -> None:
+    order = {"order-id": 1, "fields": [{"source-id": 1, "transform": "identity", **FORWARDS}]}
+    made: list[u.Update] = [
+        u.AddSchema(SCHEMA),
+        u.SetCurrentSchema(-1),
+        u.AddSpec({"fields": []}),
+        u.SetDefaultSpec(-1),
+        u.AddSortOrder(order),
+        u.SetLocation(f"{ROOT}/tables/new"),
+    ]
+    with pytest.raises(Rejected, match="default sort order"):
+        applied(None, made, LATER_MS)
+    assert applied(None, [*made, u.SetDefaultSortOrder(-1)], LATER_MS)["default-sort-order-id"] == 1
+
+
+def test_what_could_not_be_read_again_is_not_written() -> None:
+    with pytest.raises(Rejected, match="not the metadata of an Iceberg table"):
+        change({**new_table(), "last-partition-id": 2**31}, u.SetProperties({"a": "b"}))
+
+
+def test_a_version_is_a_number_of_a_few_digits() -> None:
+    with pytest.raises(Rejected, match="format-version is"):
+        new_table(properties={"format-version": "9" * 5_000})
 
 
 def test_a_schema_that_is_nested_without_end_is_refused() -> None:

@@ -53,8 +53,16 @@ class Cleaned(NamedTuple):
         left = [one for one in self.horizons if one.offset > tombstones_before]
         if reached > self.to:
             left.append(Horizon(reached, now_ms))
-        # Of too many, the oldest wait for the next one.
-        return Cleaned(max(reached, self.to), tuple(left[-HORIZONS_MAX:]), max(tombstones_before, self.purged))
+        return Cleaned(max(reached, self.to), tuple(_few(left)), max(tombstones_before, self.purged))
+
+
+def _few(horizons: Sequence[Horizon]) -> list[Horizon]:
+    """Of too many, those go that are nearest to others: deletions wait for the next that is kept, at most a little
+    longer. The oldest stays, or with frequent runs none would ever be old enough."""
+    kept = list(horizons)
+    while len(kept) > HORIZONS_MAX:
+        del kept[min(range(1, len(kept) - 1), key=lambda i: kept[i + 1].clean_ms - kept[i - 1].clean_ms)]
+    return kept
 
 
 _decode_reached = msgspec.json.Decoder(dict[int, int]).decode

@@ -29,9 +29,9 @@ class Newest:
     def is_full(self) -> bool:
         return self._rows_left <= 0 or self._bytes_left <= 0
 
-    def add(self, keys: Any, offsets: Longs) -> None:
-        """A column of keys, and the offsets of its rows."""
-        keys = keys.cast(KEY_TYPE)
+    def add(self, keys: Any, offsets: Longs, which: NDArray[np.bool_]) -> None:
+        """A column of keys, the offsets of its rows, and which of them count."""
+        keys, offsets = keys.cast(KEY_TYPE).filter(pa.array(which)), offsets[which]
         self._keys.append(keys)
         self._offsets.append(offsets)
         self._rows_left -= len(keys)

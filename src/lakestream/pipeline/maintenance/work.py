@@ -176,21 +176,30 @@ class _One:
     # Steps
 
     async def _newest(self, task: Compact) -> tuple[Newest, int]:
-        """Of the dirty part, as far as there is room; and how far that was."""
-        newest = Newest(self._settings.keys_max, self._settings.key_bytes_max)
-        reached = task.end
-        async for file, group in self._dirty_groups(task):
-            bounds = file.footer.groups[group]
-            if newest.is_full:
-                reached = min(reached, max(bounds.offset_lo, task.dirty_from))
-                continue
-            for batch in await file.rows(group, (OFFSET_ID, KEY_ID)):
-                stream = batch.column(STREAM)
-                newest.add(stream.field("key"), numbers(stream.field("offset"), -1))
+        """Of the dirty part, as far as there is room; and how far that was.
+
+        In a table with partitions row groups lie beside one another: those that there is no room for may begin where
+        the others do, and the next run would begin with the same ones. Then all of them are read, up to an offset."""
+        newest, reached = await self._newest_before(task, task.end)
+        room = self._settings.keys_max
+        while reached < min(task.end, task.dirty_from + room):
+            newest, reached = await self._newest_before(task, task.dirty_from + room)
+            room //= 2  # if their keys are long
         newest.settle()
         return newest, reached
 
-    async def _dirty_groups(self, task: Compact) -> AsyncIterator[tuple[TableFile, int]]:
+    async def _newest_before(self, task: Compact, end: int) -> tuple[Newest, int]:
+        newest = Newest(self._settings.keys_max, self._settings.key_bytes_max)
+        async for file, group in self._dirty_groups(task, end):
+            if newest.is_full:
+                return newest, max(file.footer.groups[group].offset_lo, task.dirty_from)
+            for batch in await file.rows(group, (OFFSET_ID, KEY_ID)):
+                stream = batch.column(STREAM)
+                offsets = numbers(stream.field("offset"), -1)
+                newest.add(stream.field("key"), offsets, (offsets >= task.dirty_from) & (offsets < end))
+        return newest, end
+
+    async def _dirty_groups(self, task: Compact, end: int) -> AsyncIterator[tuple[TableFile, int]]:
         """By offset: files of several partitions of the table have the same ones."""
         found: list[tuple[int, TableFile, int]] = []
         for source in task.sources:
@@ -198,7 +207,7 @@ class _One:
                 continue
             file = await self._files.open(source)
             for number, group in enumerate(file.footer.groups):
-                if group.offset_hi >= task.dirty_from and group.offset_lo < task.end:
+                if group.offset_hi >= task.dirty_from and group.offset_lo < end:
                     found.append((group.offset_lo, file, number))
         for _, file, number in sorted(found, key=lambda one: one[0]):
             yield file, number

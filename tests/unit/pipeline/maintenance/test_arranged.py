@@ -1,12 +1,12 @@
 """Tables that are partitioned and sorted as their topics say: what is written anew stays in its partition, sorted."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import LongType
+from pyiceberg.types import BinaryType, LongType
 from tests.unit.pipeline.maintenance.tables import HOUR, MINUTE, Row, World, filed, some_rows
 
 from lakestream.catalog.append import append
@@ -22,6 +22,7 @@ from lakestream.data.table.splitting import write_files
 from lakestream.pipeline.maintenance.files import laid_out
 from lakestream.pipeline.maintenance.maintain import MaintenanceSettings
 from lakestream.pipeline.maintenance.merging import MergeSettings
+from lakestream.pipeline.maintenance.work import RewriteSettings
 from lakestream.schemas.terms import partition_terms, sort_terms
 
 EAGER = MaintenanceSettings(merge=MergeSettings(files_min=2, many=2, young_ms=0), look_ms=0)
@@ -147,3 +148,25 @@ async def test_what_others_have_partitioned_is_left_as_they_want_it() -> None:
     await world.maintenance(EAGER).maintain()
     assert {spec for spec, _ in await world.contents()} == {0}
     assert len(await world.files()) == 1
+
+
+async def test_compaction_comes_to_its_end_where_not_all_partitions_fit() -> None:
+    """Row groups of all partitions begin at the same offsets, and those that are read first never change."""
+    world = Arranged()
+    await world.begin(
+        "bucket(16, _stream.key)", settings={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    )
+    bucket: Callable[[bytes], Any] = BucketTransform(16).transform(BinaryType())
+    still = [key for number in range(4_000) if bucket(key := b"still %d" % number) < 4][:600]
+    busy = [key for number in range(400) if bucket(key := b"busy %d" % number) >= 4][:24]
+    keys = [
+        *still[:4],
+        *(key for n, other in enumerate(still[4:]) for key in (other, busy[n % 24], busy[(n + 7) % 24])),
+    ]
+    await world.move([Row(offset, key, b"first", 5) for offset, key in enumerate(keys)])
+    maintenance = world.maintenance(work=RewriteSettings(keys_max=300))
+    for _ in range(12):
+        world.clock.ms += 11 * MINUTE
+        assert not (await maintenance.maintain()).failed
+    left = [row.key or b"" for row in await world.rows()]
+    assert sorted(left) == sorted({*still, *busy})

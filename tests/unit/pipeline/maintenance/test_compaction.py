@@ -97,9 +97,18 @@ def test_horizons_are_few_and_never_too_early() -> None:
         cleaned = cleaned.after(number, 0, number)
     assert len(cleaned.horizons) == HORIZONS_MAX
     assert cleaned.to == 49
-    assert cleaned.tombstones_before(20 + HOUR, HOUR) == 0  # it waits for the oldest that is kept
-    assert cleaned.tombstones_before(40 + HOUR, HOUR) == 40
+    assert cleaned.horizons[0] == Horizon(1, 1)
+    for now_ms in range(1, 50):  # deletions wait for the next that is kept
+        assert now_ms - 5 < cleaned.tombstones_before(now_ms + HOUR, HOUR) <= now_ms
     assert cleaned.after(49, 40, 99).horizons[0] == Horizon(41, 41)
+
+
+@pytest.mark.parametrize("every_ms", [MINUTE, 10 * MINUTE, 3 * HOUR])
+def test_deletions_go_however_often_there_are_runs(every_ms: int) -> None:
+    cleaned, retention_ms = Cleaned(), 24 * HOUR
+    for now_ms in range(0, 10 * retention_ms, every_ms):
+        cleaned = cleaned.after(now_ms + 1, cleaned.tombstones_before(now_ms, retention_ms), now_ms)
+    assert cleaned.purged > 10 * retention_ms - 1.3 * retention_ms - 2 * every_ms
 
 
 # What

@@ -4,7 +4,8 @@ import pytest
 from tests.unit.pipeline.maintenance.tables import HOUR, MINUTE, TOPIC_ID, Row, World, some_rows
 
 from lakestream.catalog.next_offsets import ACCEPT_ROLLBACK, next_offsets
-from lakestream.catalog.updates import SetSnapshotRef, SetStatistics
+from lakestream.catalog.updates import SetProperties, SetSnapshotRef, SetStatistics
+from lakestream.pipeline.maintenance import maintain
 from lakestream.pipeline.maintenance.maintain import MaintenanceSettings
 from lakestream.pipeline.maintenance.merging import MergeSettings
 
@@ -214,3 +215,30 @@ async def test_nothing_is_touched_in_a_table_that_was_rolled_back(world: World) 
     assert done.failed == 1
     assert await world.keys() == before
     assert ACCEPT_ROLLBACK not in await world.properties()
+
+
+async def test_files_that_others_name_too_stay(world: World) -> None:
+    await world.catalog.commit(TOPIC_ID, [], [SetProperties({"gc.enabled": "false"})])
+    await fill(world, 10)
+    before = await world.keys()
+    for _ in range(4):
+        world.clock.ms += 2 * DAY
+        done = await world.maintenance().maintain()
+        assert (done.snapshots_expired, done.files_removed, done.orphans_removed, done.failed) == (0, 0, 0, 0)
+    assert before <= await world.keys()
+    await world.catalog.commit(TOPIC_ID, [], [SetProperties({"gc.enabled": "true"})])
+    assert (await world.maintenance().maintain()).files_removed > 0
+
+
+async def test_a_bug_that_one_table_brings_out_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise TypeError("unhashable")
+
+    await fill(world, 20)
+    world.clock.ms += MINUTE
+    monkeypatch.setattr(maintain, "expire", broken)
+    done = await world.maintenance().maintain()
+    assert (done.files_merged, done.failed) == (20, 1)
+    assert "maintenance.failed" in caplog.text
