@@ -1,10 +1,12 @@
 """A pipeline over stores in memory, beside brokers: what tests of rounds work with."""
 
+import asyncio
 import io
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
 from tests.unit.catalog.tables import ROOT
 from tests.unit.catalog.topic import entries_of
 from tests.unit.data.brokers import World
@@ -17,9 +19,10 @@ from lakestream.coordination.schemas.shelf import SchemaShelf
 from lakestream.data.log.log import Log
 from lakestream.metadata.claims import Claims
 from lakestream.model import PartitionId
-from lakestream.pipeline.backlog import ChangedLogs
+from lakestream.pipeline import rounds
+from lakestream.pipeline.backlog import ChangedLogs, backlog_of
 from lakestream.pipeline.job import LocalJob
-from lakestream.pipeline.plan import PlanSettings
+from lakestream.pipeline.plan import Backlog, PlanSettings
 from lakestream.pipeline.rounds import Job, Rounds
 from lakestream.pipeline.tasks import Move, Outcome
 from lakestream.pipeline.typed_topics import TypedTopics
@@ -96,3 +99,18 @@ class Driving:
             rows = pq.read_table(io.BytesIO(bytes(await self.world.objects.get(key)))).to_pylist()
             found += [row for row in rows if row["_stream"]["partition"] == partition.number]
         return sorted(found, key=lambda row: int(row["_stream"]["offset"]))
+
+
+def deleted_before_it_is_looked_at(last: PartitionId, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topic t goes when a round has looked at another log of it, and not yet at this one."""
+    found = asyncio.Event()
+
+    async def gone(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
+        if partition == last:
+            await found.wait()
+            await world.topics.delete("t")
+        backlog = await backlog_of(logs, partition, start, without_deleted=without_deleted)
+        found.set()
+        return backlog
+
+    monkeypatch.setattr(rounds, "backlog_of", gone)

@@ -1,10 +1,8 @@
 """What a round that comes to nothing leaves behind: no files, no haste, and no record that nobody has."""
 
-import asyncio
-
 import pytest
 from tests.unit.data.brokers import World, plain
-from tests.unit.pipeline.driving import Driving
+from tests.unit.pipeline.driving import Driving, deleted_before_it_is_looked_at
 from tests.unit.pipeline.typed_world import REGISTRY, Typed, encoded, record
 
 from lakestream.batch import RecordBatch
@@ -14,9 +12,7 @@ from lakestream.data.log.log import Log
 from lakestream.errors import Unavailable
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
-from lakestream.pipeline import rounds as rounds_module
-from lakestream.pipeline.backlog import backlog_of
-from lakestream.pipeline.plan import Backlog, PlanSettings
+from lakestream.pipeline.plan import PlanSettings
 from lakestream.pipeline.tasks import Outcome, Stuck
 from lakestream.testing.batches import make_batch
 
@@ -142,17 +138,7 @@ async def test_a_typed_topic_that_goes_while_it_is_looked_at_is_no_harm(
     await typed.append(value)
     await log.append(two, RecordBatch.parse(make_batch([value])))
     driving.changed.look_again([one, two])
-    found = asyncio.Event()
-
-    async def gone(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
-        if partition == two:
-            await found.wait()
-            await world.topics.delete("t")
-        backlog = await backlog_of(logs, partition, start, without_deleted=without_deleted)
-        found.set()
-        return backlog
-
-    monkeypatch.setattr(rounds_module, "backlog_of", gone)
+    deleted_before_it_is_looked_at(two, world, monkeypatch)
     done = await driving.rounds.run()
     assert (done.moves, done.stuck) == (0, [])
     typed.close()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from tests.unit.data.brokers import NOW, World, plain
-from tests.unit.pipeline.driving import Driving
+from tests.unit.pipeline.driving import Driving, deleted_before_it_is_looked_at
 
 from lakestream.catalog.append import append as append_ranges
 from lakestream.catalog.catalog import LoadedTable
@@ -20,8 +20,7 @@ from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
 from lakestream.pipeline import backlog
 from lakestream.pipeline import rounds as rounds_module
-from lakestream.pipeline.backlog import backlog_of
-from lakestream.pipeline.plan import Backlog, PlanSettings
+from lakestream.pipeline.plan import PlanSettings
 from lakestream.pipeline.tasks import Outcome, Stuck
 
 Rows = list[tuple[int, bytes | None]]
@@ -367,17 +366,7 @@ async def test_a_topic_that_goes_while_it_is_looked_at_is_no_harm(
     for partition in (one, two):
         await fill(log, partition, 0, 2)
 
-    found = asyncio.Event()
-
-    async def gone(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
-        if partition == two:
-            await found.wait()
-            await world.topics.delete("t")
-        backlog = await backlog_of(logs, partition, start, without_deleted=without_deleted)
-        found.set()
-        return backlog
-
-    monkeypatch.setattr(rounds_module, "backlog_of", gone)
+    deleted_before_it_is_looked_at(two, world, monkeypatch)
     assert (await driving.rounds.run()).stuck == []
 
 
