@@ -6,7 +6,7 @@ Nested types are followed with a bound on depth; every id and name in a schema i
 import re
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from lakestream.catalog.shapes import Json
 from lakestream.errors import Rejected
@@ -15,8 +15,11 @@ DEPTH_MAX: Final = 64
 FIELD_ID_MAX: Final = 2147483447
 """Above it lie the ids of metadata columns."""
 
-_PARTS: Final = {"list": ["element"], "map": ["key", "value"]}
-"""What has an id and a type of its own in a type of this kind. No field's own type is called so."""
+_Parts: TypeAlias = tuple[tuple[str, str], ...]
+"""Under which names a node has ids, and the types that belong to them."""
+_FIELD: Final[_Parts] = (("id", "type"),)
+_LIST: Final[_Parts] = (("element-id", "element"),)
+_MAP: Final[_Parts] = (("key-id", "key"), ("value-id", "value"))
 
 _PRIMITIVE: Final = re.compile(
     r"boolean|int|long|float|double|date|time|timestamp|timestamptz|string|uuid|binary"
@@ -32,8 +35,8 @@ def check_schema(schema: Json, format_version: int) -> None:
     if schema.get("type", "struct") != "struct":
         raise Rejected(f"a schema is a struct, not {schema.get('type')!r}")
     seen: set[int] = set()
-    for path, node in _fields(schema, "", 0):
-        _check_field(path, node, seen, format_version)
+    for path, node, parts in _nodes(schema, "", 0):
+        _check_node(path, node, parts, seen, format_version)
     identifiers = schema.get("identifier-field-ids") or []
     if not isinstance(identifiers, list):
         raise Rejected("identifier-field-ids is no list")
@@ -44,7 +47,7 @@ def check_schema(schema: Json, format_version: int) -> None:
 
 def field_ids(schema: Json) -> set[int]:
     """Of all fields at all depths, elements and keys included."""
-    return {field_id for _, node in _fields(schema, "", 0) for field_id in _ids(node)}
+    return {field_id for _, node, parts in _nodes(schema, "", 0) for field_id in _ids(node, parts)}
 
 
 def highest_field_id(schema: Json) -> int:
@@ -54,12 +57,10 @@ def highest_field_id(schema: Json) -> int:
 def columns(schema: Json) -> dict[str, int]:
     """Every column's full name, `outer.inner` for nested ones, and its id."""
     named: dict[str, int] = {}
-    for path, node in _fields(schema, "", 0):
-        if "id" in node:
-            named[path] = node["id"]
-        for part in ("element", "key", "value"):
-            if f"{part}-id" in node:
-                named[f"{path}.{part}" if path else part] = node[f"{part}-id"]
+    for path, node, parts in _nodes(schema, "", 0):
+        for id_name, part in parts:
+            if id_name in node:
+                named[path if parts is _FIELD else _inside(path, part)] = node[id_name]
     return named
 
 
@@ -106,7 +107,7 @@ def _renumbered_type(kind: Any, fresh: Callable[[int], int]) -> Any:
     return {**kind, "key-id": key_id, "key": key, "value-id": value_id, "value": value}
 
 
-def _fields(kind: Any, path: str, depth: int) -> Iterator[tuple[str, Json]]:
+def _nodes(kind: Any, path: str, depth: int) -> Iterator[tuple[str, Json, _Parts]]:
     """Every node that gives ids: fields of structs, and lists and maps (by the path of their field)."""
     if not isinstance(kind, dict):
         return
@@ -116,17 +117,21 @@ def _fields(kind: Any, path: str, depth: int) -> Iterator[tuple[str, Json]]:
         case "struct":
             yield from _struct_fields(kind, path, depth)
         case "list":
-            yield path, kind
-            yield from _fields(kind.get("element"), f"{path}.element" if path else "element", depth + 1)
+            yield path, kind, _LIST
+            yield from _nodes(kind.get("element"), _inside(path, "element"), depth + 1)
         case "map":
-            yield path, kind
+            yield path, kind, _MAP
             for part in ("key", "value"):
-                yield from _fields(kind.get(part), f"{path}.{part}" if path else part, depth + 1)
+                yield from _nodes(kind.get(part), _inside(path, part), depth + 1)
         case other:
             raise Rejected(f"column {path!r} has the unknown type {other!r}")
 
 
-def _struct_fields(kind: Json, path: str, depth: int) -> Iterator[tuple[str, Json]]:
+def _inside(path: str, part: str) -> str:
+    return f"{path}.{part}" if path else part
+
+
+def _struct_fields(kind: Json, path: str, depth: int) -> Iterator[tuple[str, Json, _Parts]]:
     fields = kind.get("fields")
     if not isinstance(fields, list):
         raise Rejected(f"struct {path!r} has no list of fields")
@@ -137,14 +142,13 @@ def _struct_fields(kind: Json, path: str, depth: int) -> Iterator[tuple[str, Jso
         if name in names:
             raise Rejected(f"struct {path!r} has two fields called {name!r}")
         names.add(name)
-        inner = f"{path}.{name}" if path else name
-        yield inner, field
-        yield from _fields(field.get("type"), inner, depth + 1)
+        inner = _inside(path, name)
+        yield inner, field, _FIELD
+        yield from _nodes(field.get("type"), inner, depth + 1)
 
 
-def _check_field(path: str, node: Json, seen: set[int], format_version: int) -> None:
-    parts = _PARTS.get(str(node.get("type")), ["type"])
-    ids = _ids(node)
+def _check_node(path: str, node: Json, parts: _Parts, seen: set[int], format_version: int) -> None:
+    ids = _ids(node, parts)
     if len(ids) != len(parts):
         raise Rejected(f"column {path!r} lacks an id")
     for field_id in ids:
@@ -153,7 +157,7 @@ def _check_field(path: str, node: Json, seen: set[int], format_version: int) -> 
         if field_id in seen:
             raise Rejected(f"column {path!r} has the id {field_id}, which another column has too")
         seen.add(field_id)
-    for part in parts:
+    for _, part in parts:
         _check_type(path, node.get(part), format_version)
 
 
@@ -168,9 +172,8 @@ def _check_type(path: str, kind: Any, format_version: int) -> None:
         raise Rejected(f"column {path!r} has the unknown type {kind[:60]!r}")
 
 
-def _ids(node: Json) -> list[int]:
-    names = [f"{part}-id" for part in _PARTS.get(str(node.get("type")), [])] or ["id"]
-    return [node[name] for name in names if name in node]
+def _ids(node: Json, parts: _Parts) -> list[int]:
+    return [node[name] for name, _ in parts if name in node]
 
 
 def _canonical(value: Any) -> Any:

@@ -106,6 +106,7 @@ class Rounds:
         self._to_sweep = True
         self._round = 0
         self._looked: set[str] = set()  # topics, in this round
+        self._altered: set[str] = set()  # topics, in this round: none of their logs is moved or trimmed
         self.under_way: Sequence[Move] = ()
         """What is being moved just now."""
         self.waiting = 0
@@ -124,6 +125,7 @@ class Rounds:
     async def run(self, asked: frozenset[str] = frozenset()) -> Round:
         done = Round()
         self._round += 1
+        self._altered = set()
         loop = asyncio.get_running_loop()
 
         async def timed(step: str, work: Coroutine[Any, Any, None]) -> None:
@@ -136,7 +138,7 @@ class Rounds:
         await timed("look", self._look(backlogs))
         wanted = plan.chosen(backlogs, self._settings, self._clock.now_ms(), asked)
         await timed("tables", self._have_tables(wanted))
-        there = self._tables.keys() & self._named.keys()
+        there = (self._tables.keys() & self._named.keys()) - self._altered
         wanted = [backlog for backlog in wanted if backlog.partition.topic_id in there]
         whole: dict[str, Whereabouts] = {}
         await timed("whole", self._keep_whole(wanted, whole, asked))
@@ -218,6 +220,7 @@ class Rounds:
         try:
             return await self._backlog_now(partition)
         except TableAltered as error:
+            self._altered.add(partition.topic_id)
             self._stop(partition.topic_id, str(error))
         except LakestreamError as error:
             log.warning("pipeline.not_looked_at topic=%s error=%s", self._name(partition.topic_id), error)
@@ -348,8 +351,8 @@ class Rounds:
                 else:
                     self._stop(topic_id, f"its table cannot be made: {error}")
 
-        # A look at another partition may just have found that the topic is gone.
-        topic_ids = sorted({one.partition.topic_id for one in backlogs} & self._named.keys())
+        # A look at another partition may just have found that the topic is gone, or its table not to be followed.
+        topic_ids = sorted(({one.partition.topic_id for one in backlogs} & self._named.keys()) - self._altered)
         await together([try_to_have(topic_id) for topic_id in topic_ids], TABLES_AT_ONCE)
 
     async def _named_now(self, topic_id: str) -> NamedTopic | None:
@@ -585,9 +588,10 @@ class Rounds:
                 self._trimmed[partition] = end
                 self._to_sweep = True
 
+        there = self._tables.keys() - self._altered
         waiting, self._to_trim = self._to_trim, set()
-        self._to_trim = {one for one in waiting if one.topic_id in self._named and one.topic_id not in self._tables}
-        await together([trim(one) for one in sorted(waiting) if one.topic_id in self._tables], LOGS_AT_ONCE)
+        self._to_trim = {one for one in waiting if one.topic_id in self._named and one.topic_id not in there}
+        await together([trim(one) for one in sorted(waiting) if one.topic_id in there], LOGS_AT_ONCE)
 
     async def _sweep(self) -> None:
         now_ms = self._clock.now_ms()

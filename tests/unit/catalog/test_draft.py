@@ -125,6 +125,7 @@ def test_a_field_of_a_spec_keeps_its_id_when_it_comes_back() -> None:
         (u.AddSchema({"type": "struct", "fields": [field(1, "a", {"fields": []})]}), "no type"),
         (u.AddSchema({"type": "struct", "fields": [field(1, "a", {"type": "map", **ELEMENT})]}), "lacks an id"),
         (u.AddSchema({"type": "struct", "fields": [field(1, "a", {"type": "list", "key-id": 2})]}), "lacks an id"),
+        (u.AddSchema({"type": "struct", "fields": [{**field(1, "a", "list"), **ELEMENT}]}), "unknown type"),
         (u.AddSchema({**SCHEMA, "identifier-field-ids": 5}), "no list"),
         (u.AddSchema({**SCHEMA, "identifier-field-ids": [[1]]}), "not in the schema"),
         (u.SetSnapshotRef("b", "branch", 7), "does not have"),

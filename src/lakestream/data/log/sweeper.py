@@ -77,8 +77,8 @@ class Sweeper:
 
     @property
     def waits(self) -> bool:
-        """Something may go soon, when its readers have had their time."""
-        return bool(self._unneeded_since)
+        """Something may go soon: when its readers have had their time, or when it can be read again."""
+        return bool(self._unneeded_since) or self._passed_over > 0
 
     async def sweep(self) -> list[str]:
         """Remove what nobody needs; returns the names. What became unneeded just now goes when readers that are under

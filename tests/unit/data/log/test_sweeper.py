@@ -502,6 +502,7 @@ async def test_one_object_that_cannot_be_read_does_not_keep_the_others(
     with monkeypatch.context() as patch:
         unreadable(world, names[:1], patch)
         assert await swept(world, sweeper) == names[1:]
+        assert sweeper.waits, "it is looked at again"
     assert caplog.text.count("wal.sweep_skips") == 1
     assert await swept(world, sweeper) == names[:1]
 
