@@ -94,14 +94,14 @@ class ChangedLogs:
 
 async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
     """From where its table ends to the last stable offset. None: there is nothing. Missing: the log is gone.
-    TableAltered: as `check_reached`.
+    TableAltered: it never came to where its table ends.
 
     `without_deleted`: what lies before the log's start makes no rows. So an operator can have a damaged batch passed
     over: he deletes the records up to it. Otherwise the table remembers what the stream forgets.
     """
     log_start, end, stable = await logs.bounds(partition)
     if start > end:
-        await check_reached(logs, partition, start)
+        await _check_reached(logs, partition, start)
     deleted_to = log_start if without_deleted else 0
     spots: list[Spot] = []
     oldest_ms = 0
@@ -123,10 +123,11 @@ async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_d
     return Backlog(partition, start, offset, spots, oldest_ms) if offset > start else None
 
 
-async def check_reached(logs: Log, partition: PartitionId, offset: int) -> None:
-    """TableAltered: the log never came to `offset`, where its table ends: what is appended next would count as moved.
-    So it is when the metadata store was restored from a backup, and the table was not."""
-    if offset <= (await logs.bounds(partition)).end or offset <= (end := await logs.end_for_certain(partition)):
+async def _check_reached(logs: Log, partition: PartitionId, offset: int) -> None:
+    """Or else what is appended next would count as moved. So it is when the metadata store was restored from a backup,
+    and the table was not."""
+    end = await logs.end_for_certain(partition)
+    if offset <= end:
         return
     raise TableAltered(
         f"it has the records before offset {offset} of partition {partition.number}, whose log ends at {end} only: the"

@@ -36,7 +36,7 @@ from lakestream.metadata.lag import Lag, lag_of
 from lakestream.metadata.topics import NamedTopic, Topics
 from lakestream.model import PartitionId
 from lakestream.pipeline import plan
-from lakestream.pipeline.backlog import ChangedLogs, backlog_of, check_reached, whereabouts
+from lakestream.pipeline.backlog import ChangedLogs, backlog_of, whereabouts
 from lakestream.pipeline.plan import Backlog, PlanSettings, Target
 from lakestream.pipeline.standing import Round as Round
 from lakestream.pipeline.standing import Standing as Standing
@@ -125,7 +125,6 @@ class Rounds:
     async def run(self, asked: frozenset[str] = frozenset()) -> Round:
         done = Round()
         self._round += 1
-        self._altered = set()
         loop = asyncio.get_running_loop()
 
         async def timed(step: str, work: Coroutine[Any, Any, None]) -> None:
@@ -138,7 +137,7 @@ class Rounds:
         await timed("look", self._look(backlogs))
         wanted = plan.chosen(backlogs, self._settings, self._clock.now_ms(), asked)
         await timed("tables", self._have_tables(wanted))
-        there = (self._tables.keys() & self._named.keys()) - self._altered
+        there = self._tables.keys() & self._named.keys()
         wanted = [backlog for backlog in wanted if backlog.partition.topic_id in there]
         whole: dict[str, Whereabouts] = {}
         await timed("whole", self._keep_whole(wanted, whole, asked))
@@ -186,7 +185,11 @@ class Rounds:
                 found.append(backlog)
 
         self._looked = {topic_id for topic_id in topic_ids if not self._is_resting(topic_id)}
+        self._altered = set()
         await together([look(one) for one in changed if not self._is_resting(one.topic_id)], LOGS_AT_ONCE)
+        for topic_id in self._altered:
+            self._tables.pop(topic_id, None)  # the look at another of its logs may have brought it back
+        found[:] = [one for one in found if one.partition.topic_id not in self._altered]
         found.sort(key=lambda backlog: backlog.partition)
         self._changed.look_again(one for one in changed if self._is_resting(one.topic_id))
 
@@ -351,8 +354,8 @@ class Rounds:
                 else:
                     self._stop(topic_id, f"its table cannot be made: {error}")
 
-        # A look at another partition may just have found that the topic is gone, or its table not to be followed.
-        topic_ids = sorted(({one.partition.topic_id for one in backlogs} & self._named.keys()) - self._altered)
+        # A look at another partition may just have found that the topic is gone.
+        topic_ids = sorted({one.partition.topic_id for one in backlogs} & self._named.keys())
         await together([try_to_have(topic_id) for topic_id in topic_ids], TABLES_AT_ONCE)
 
     async def _named_now(self, topic_id: str) -> NamedTopic | None:
@@ -573,7 +576,6 @@ class Rounds:
         async def trim(partition: PartitionId) -> None:
             try:
                 end = self._next_offset(partition)
-                await check_reached(self._logs, partition, end)
                 await self._claims.advance_table_end(partition, end)
                 self._sweeper.note_dropped(await self._logs.trim(partition, end))
             except TableAltered as error:
@@ -588,10 +590,9 @@ class Rounds:
                 self._trimmed[partition] = end
                 self._to_sweep = True
 
-        there = self._tables.keys() - self._altered
         waiting, self._to_trim = self._to_trim, set()
-        self._to_trim = {one for one in waiting if one.topic_id in self._named and one.topic_id not in there}
-        await together([trim(one) for one in sorted(waiting) if one.topic_id in there], LOGS_AT_ONCE)
+        self._to_trim = {one for one in waiting if one.topic_id in self._named and one.topic_id not in self._tables}
+        await together([trim(one) for one in sorted(waiting) if one.topic_id in self._tables], LOGS_AT_ONCE)
 
     async def _sweep(self) -> None:
         now_ms = self._clock.now_ms()
