@@ -1,7 +1,8 @@
-# Every target sets up what it needs by itself and may be the first one run on a fresh machine.
+# Each target depends on everything that it needs, so any target can be the first one on a new machine.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
+.SILENT:
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,38 +11,45 @@ CACHE  ?= $(or $(LAKESTREAM_CACHE),$(HOME)/.cache/lakestream)
 export LAKESTREAM_CACHE := $(CACHE)
 
 SEEDS ?= 200
-KERNELS := lakestream.pipeline.work, lakestream.data.table.replay, lakestream.data.typed.avro, lakestream.data.typed.json_codec, lakestream.data.typed.kernels_json_keys, lakestream.data.typed.protobuf
+KERNELS := lakestream.pipeline.worker, lakestream.data.table.read.history_reader, lakestream.data.typed.avro.codec, lakestream.data.typed.json.codec, lakestream.data.typed.json.key_kernels, lakestream.data.typed.protobuf.codec
 SOAK_S ?= 120
 TURMOIL_S ?= 600
+COVERAGE := build/coverage.sqlite
 
-# The tests that talk to real servers and processes.
+# The tests that use real servers and processes.
 SERVED := tests --ignore=tests/unit --ignore=tests/property --ignore=tests/test_architecture.py
 
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-# The stamp is newer than everything that decides what is installed, so a second run takes no time.
+# The stamp is newer than all inputs of the installation, so a second run does nothing.
 $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"Lakestream needs Python 3.11 or newer; {sys.executable} is {v[0]}.{v[1]}. Set PYTHON=...")'
+	echo 'setup: creating $(VENV), and installing the pinned packages into it (some minutes)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c 'import $(KERNELS)'  # compiles them, once for all
+	echo 'setup: compiling the numba kernels into their cache (a minute)'
+	$(BIN)/python -c 'import $(KERNELS)'
 	touch $@
 
-setup: $(VENV)/.ready ## build .venv from the pinned list; nothing else
+setup: $(VENV)/.ready ## create .venv with the pinned packages, and with a Java if the machine has none for Spark
+	@$(BIN)/python scripts/java.py
 
-lock: setup ## pin requirements.txt anew from pyproject.toml
+lock: setup ## update the pinned versions in requirements.txt and requirements-java.txt from pyproject.toml
 	$(BIN)/pip-compile --quiet --extra dev --extra oxia --generate-hashes --allow-unsafe --strip-extras \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --pip-args='--only-binary :all: --no-binary pyspark' -o requirements.txt pyproject.toml
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["java"])' \
+	  | $(BIN)/pip-compile --quiet --generate-hashes --no-annotate --no-header \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --pip-args='--only-binary :all:' -o requirements-java.txt -
 
-serve: setup ## everything in one, on the defaults: Kafka 9092, HTTP 8080, data in ./lakestream-data
+serve: setup ## run broker, catalog and pipeline with the defaults: Kafka 9092, HTTP 8080, data in ./lakestream-data
 	$(BIN)/lakestream serve
 
-tools: setup ## build the outside programs that tests need (Oxia, S3, Azure, faults) into the user's cache
+tools: setup ## build the external programs that tests need (Oxia, S3, Azure, proxies) into the user's cache
 	$(BIN)/python scripts/tools.py
 
-format: setup ## rewrite the code in the house format
+format: setup ## format the code and apply lint fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -52,40 +60,46 @@ check: setup ## format, lint, types, layers, unit and property tests, a short si
 	$(BIN)/pytest -n 2 tests/test_architecture.py tests/unit tests/property
 	$(BIN)/python -m tests.simulation.run --seeds 60
 
-test: check tools ## everything: check, then the tests that talk to real servers and processes
+test: check tools ## check, then the tests with real servers and processes
 	$(BIN)/pytest -n 2 --dist loadfile --durations 30 -m "not alone" $(SERVED)
 	$(BIN)/pytest --durations 30 -m alone $(SERVED)
 
-soak: tools ## for an hour or more: every client in every setting, brokers killed and attacked for longer than in make test
-	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/test_,$(addsuffix .py,\
-	  kafka_clients kafka_java kafka_programs admin_clients zones killed_leader killed_kafka killed_brokers killed_pipeline kafka_fuzz \
-	  groups consumer_protocol transactions kafka_apps rolling_restart whole_transactions turmoil))
+coverage: tools ## record the lines that each unit, property and contract test executes, for `make covers`
+	COVERAGE_FILE=$(COVERAGE) $(BIN)/pytest -n 2 --cov=lakestream --cov-context=test --cov-report= tests/unit tests/property tests/contract
 
-sim: setup ## the deterministic simulation: SEEDS=n runs, or one with SEED=k
+covers: setup ## list the tests that execute a file: FILE=src/lakestream/…/module.py (records coverage first if there is none)
+	@test -f $(COVERAGE) || $(MAKE) coverage
+	@$(BIN)/python scripts/covers.py $(COVERAGE) "$(FILE)"
+
+soak: tools ## the long tests, for an hour or more: all clients and settings, more broker kills and faults than make test
+	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/,\
+	  clients groups transactions chaos)
+
+sim: setup ## run the deterministic simulation: SEEDS=n runs, or one run with SEED=k
 	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-sim-mutants: setup ## switch off the protocol's rules one by one and see the simulation catch each
+sim-mutants: setup ## disable the rules of the protocol one by one, and check that the simulation detects each
 	$(BIN)/python -m tests.simulation.mutants
 
-compat: tools ## other projects' own tests (librdkafka, kafka-python) against our brokers: passed, failed, why skipped
+compat: tools ## run the tests of librdkafka and kafka-python against Lakestream: passed, failed, and reasons for skips
 	$(BIN)/python -m tests.compat $(COMPAT)
 
-bench: bench-log bench-kafka bench-table ## every benchmark
+bench: bench-log bench-kafka bench-table ## run all benchmarks
 
-bench-log: tools ## the log against the bare disk, the bare bucket, and itself; results in benchmarks/results
+bench-log: tools ## measure the log against raw disk and raw bucket; results in benchmarks/results
 	$(BIN)/python -m benchmarks.log
 
-bench-kafka: tools ## brokers beside Apache Kafka, some forty minutes; ONLY="produce steady" for parts of it
+bench-kafka: tools ## compare brokers with Apache Kafka, about 40 minutes; ONLY="produce steady" for parts
 	$(BIN)/python -m benchmarks.kafka $(ONLY)
 
-bench-table: tools ## into the table and back, beside Apache Kafka with Spark, some fifty minutes; ONLY="move fresh" for parts
+bench-table: tools ## compare table writes and reads with Apache Kafka and Spark, about 50 minutes; ONLY="move fresh" for parts
 	$(BIN)/python -m benchmarks.table $(ONLY)
 
-docs: setup ## write docs/coverage.md anew from the handlers' headers
+docs: setup ## generate docs/coverage.md from the headers of the handlers
 	$(BIN)/python scripts/coverage.py
 
-clean: ## remove .venv and caches of the clone; the tools in the user's cache stay
+clean: ## remove .venv and the caches of this clone, but not the tools in the user's cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-.PHONY: help setup lock serve tools format check test soak sim sim-mutants compat bench bench-log bench-kafka bench-table docs clean
+.PHONY: help setup lock serve tools format check test coverage covers soak sim sim-mutants compat bench bench-log bench-kafka bench-table docs clean

@@ -1,1 +1,1 @@
-"""How fast, against what: each benchmark measures us beside a bare peer in the same run."""
+"""Benchmarks: each compares Lakestream with a peer in the same run."""

@@ -1,9 +1,10 @@
-// Counts words with Kafka Streams, exactly once: whatever is killed meanwhile, every word of every line counts once.
+// Counts words with Kafka Streams, exactly once: each word counts once even if this program or a broker is killed.
 //
 //     ~/.cache/lakestream/bin/kafka-apps-class examples/WordCount.java [BOOTSTRAP] [setting=value ...]
 //
-// Reads the topic `lines`, keeps its counts in a store of its own with a changelog topic, and writes every new count to
-// the topic `counts`. All three, and how far it has read, change in one transaction. Stop it with Ctrl-C or kill -9.
+// Reads the topic `lines`, keeps its counts in a state store with a changelog topic, and writes every new count to the
+// topic `counts`. The offsets, the changelog and the counts are committed in one transaction. Stop it with Ctrl-C or
+// kill -9.
 
 import java.time.Duration;
 import java.util.List;
@@ -30,10 +31,10 @@ public class WordCount {
 
     public static void main(String[] args) throws Exception {
         Properties settings = settings(args);
-        makeTopics(settings.getProperty("bootstrap.servers"));
+        createTopics(settings.getProperty("bootstrap.servers"));
         var stopped = new CountDownLatch(1);
         var streams = new KafkaStreams(topology(), settings);
-        streams.setStateListener((state, before) -> {
+        streams.setStateListener((state, previous) -> {
             System.out.println(state);
             if (state == KafkaStreams.State.ERROR || state == KafkaStreams.State.NOT_RUNNING) {
                 stopped.countDown();
@@ -63,7 +64,7 @@ public class WordCount {
         settings.put(StreamsConfig.APPLICATION_ID_CONFIG, "word-count");
         settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, "127.0.0.1:9092");
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
-        settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0); // every count is written, not only some
+        settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0); // every new count is written; a cache would skip some
         for (String argument : args) {
             String[] parts = argument.split("=", 2);
             settings.put(parts.length == 1 ? StreamsConfig.BOOTSTRAP_SERVERS_CONFIG : parts[0], parts[parts.length - 1]);
@@ -71,12 +72,12 @@ public class WordCount {
         return settings;
     }
 
-    /** Streams makes those that it needs for itself; those that it reads from others have to be there. */
-    static void makeTopics(String bootstrap) throws Exception {
+    /** Creates the input and output topics. Kafka Streams creates only its internal topics. */
+    static void createTopics(String bootstrap) throws Exception {
         try (var admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
-            Set<String> there = admin.listTopics().names().get();
+            Set<String> existing = admin.listTopics().names().get();
             admin.createTopics(Stream.of(LINES, COUNTS)
-                    .filter(name -> !there.contains(name))
+                    .filter(name -> !existing.contains(name))
                     .map(name -> new NewTopic(name, PARTITIONS, (short) 1))
                     .toList()).all().get();
         }

@@ -1,13 +1,13 @@
-"""Append three batches to a log and read them back, on this machine alone: `python examples/append_and_read.py`."""
+"""Appends three batches to a log on this machine and reads them back: `python examples/append_and_read.py`."""
 
 import asyncio
 
-from lakestream.batch import RecordBatch
 from lakestream.clock import RandomIds
+from lakestream.config.settings import Settings
 from lakestream.errors import Conflict
 from lakestream.metadata.topics import Topic
-from lakestream.node import open_node
-from lakestream.settings import Settings
+from lakestream.records.batch import RecordBatch
+from lakestream.server.node import open_node
 from lakestream.testing.batches import make_batch, records_of
 
 
@@ -27,11 +27,11 @@ async def main() -> None:
         bounds = await node.log.bounds(partition)
         offset = bounds.start
         while offset < bounds.end:
-            part = await node.log.read(partition, offset, bytes_max=1_000_000)
-            for offset_start, buffers in part.batches:
+            result = await node.log.read(partition, offset, bytes_max=1_000_000)
+            for offset_start, buffers in result.batches:
                 for delta, _key, value in records_of(b"".join(buffers)):
                     print(offset_start + delta, value)
-            offset = part.offset_next
+            offset = result.offset_next
 
 
 asyncio.run(main())

@@ -1,9 +1,10 @@
-"""Reads one topic and writes another, exactly once: consume, transform, produce, with confluent-kafka.
+"""Consumes one topic and produces to another, exactly once, with confluent-kafka.
 
     .venv/bin/python examples/transform.py lines loud-lines
 
-What is written and how far it has read are one transaction: whoever reads committed records of the second topic finds
-every line once, however often this is killed, and however many of it run (each with a --name of its own).
+The produced records and the consumed offsets are committed in one transaction. A consumer of committed records of the
+second topic reads every line once, even if this program is killed, and with any number of instances (each with its own
+--name).
 """
 
 import argparse
@@ -25,17 +26,17 @@ def run(bootstrap: str, name: str, source: str, target: str) -> None:
         {
             "bootstrap.servers": bootstrap,
             "group.id": f"transform-{source}-{target}",
-            "group.instance.id": name,  # one that comes back after a kill has its partitions again at once
+            "group.instance.id": name,  # an instance keeps its partitions after a restart
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,  # the transaction commits how far it has read
+            "enable.auto.commit": False,  # the transaction commits the offsets
         }
     )
-    producer.init_transactions()  # whoever wrote under this name before is fenced, and what it left open is aborted
+    producer.init_transactions()  # fences the previous producer with this name, and aborts its open transaction
     consumer.subscribe([source])
     try:
         while True:
-            messages = [one for one in consumer.consume(BATCH, POLL_S) if one.error() is None]
+            messages = [message for message in consumer.consume(BATCH, POLL_S) if message.error() is None]
             if messages:
                 transform(consumer, producer, messages, target)
     finally:
@@ -54,29 +55,31 @@ def transform(consumer: Consumer, producer: Producer, messages: list[Any], targe
         print(f"{len(messages)} lines", flush=True)
     except KafkaException as error:
         if not error.args[0].txn_requires_abort():
-            raise  # such as: another one runs under this name
+            raise  # for example fenced: another instance runs with this name
         producer.abort_transaction()
-        go_back(consumer, messages)
-        print(f"aborted, and read again: {error}", flush=True)
+        rewind(consumer, messages)
+        print(f"aborted, reads the lines again: {error}", flush=True)
 
 
-def go_back(consumer: Consumer, messages: list[Any]) -> None:
-    first = {(one.topic(), one.partition()): one.offset() for one in reversed(messages)}
-    mine = {(one.topic, one.partition) for one in consumer.assignment()}
+def rewind(consumer: Consumer, messages: list[Any]) -> None:
+    first = {(message.topic(), message.partition()): message.offset() for message in reversed(messages)}
+    assigned = {(partition.topic, partition.partition) for partition in consumer.assignment()}
     for (topic, partition), offset in first.items():
-        if (topic, partition) in mine:
+        if (topic, partition) in assigned:
             consumer.seek(TopicPartition(topic, partition, offset))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="copies a topic into another one, in capitals, exactly once")
+    parser = argparse.ArgumentParser(description="copies a topic to another topic in capitals, exactly once")
     parser.add_argument("source")
     parser.add_argument("target")
     parser.add_argument("--bootstrap", default="127.0.0.1:9092")
-    parser.add_argument("--name", default="transform-1", help="two that run at once need two names")
-    chosen = parser.parse_args()
+    parser.add_argument(
+        "--name", default="transform-1", help="transactional id: concurrent instances need different names"
+    )
+    options = parser.parse_args()
     try:
-        run(chosen.bootstrap, chosen.name, chosen.source, chosen.target)
+        run(options.bootstrap, options.name, options.source, options.target)
     except KeyboardInterrupt:
         print("stopped")
 

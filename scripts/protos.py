@@ -1,4 +1,4 @@
-"""Generates the protobuf modules that are committed beside their .proto files. Run it after a change of one."""
+"""Generates the protobuf modules, which are committed next to their .proto files. Run it after they change."""
 
 import subprocess
 import sys

@@ -1,15 +1,15 @@
-"""`make tools`: the outside programs that the tests need, built once into the user's cache.
+"""Builds the external programs that the tests need, once per user, into a cache (`make tools`).
 
-$LAKESTREAM_CACHE (default ~/.cache/lakestream) gets
-  tools/{name}-{version}[-{patch hash}]/   what was built, moved there whole when it was ready
-  bin/{program}                            what `lakestream.testing.servers` starts: a link, or a one-line script
-  logs/{name}.log                          what the last build of it said
+Contents of $LAKESTREAM_CACHE (default ~/.cache/lakestream):
+  tools/{name}-{version}[-{patch hash}]/   the build of a tool; the folder is moved here when it is complete
+  bin/{program}                            the program that `lakestream.testing.servers` starts: a link to the build
+  logs/{name}.log                          output of the last build of the tool
 
-Go and Node are taken from the machine where they are new enough, else from PyPI into the same cache. Kafka's programs
-want Java and Maven, librdkafka's suite wants a C++ compiler, Confluent's serializers for Go want a C compiler, and kcat
-wants itself or apt-get: where these are missing the program is left out, with a line that says so, and the tests that
-need it skip. Only the standard library is used here, and only one build runs at a time, however many clones of the
-project start it.
+Go and Node of the machine are used if they are new enough; otherwise they are installed from PyPI into the same cache.
+Kafka's programs need Java and Maven, librdkafka's suite needs a C++ compiler, Confluent's serializers for Go need a C
+compiler, and kcat needs an installed kcat or apt-get. A program without its requirements is skipped with one line, and
+so are the tests that need it. The script uses only the standard library. Only one build runs at a time, also if several
+clones of the project start one.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ class Tool:
     program: str
     build: Build
     patch: str = ""
-    """What of ours goes into it: a patch, or the program's own source."""
+    """A file of this repository that is part of the build: a patch, or the source of the program."""
 
     @property
     def folder(self) -> Path:
@@ -51,7 +51,7 @@ class Tool:
 
 
 def tools() -> list[Tool]:
-    """The table. Light ones first, so that somebody who waits for one of them waits less."""
+    """Returns all tools, fast builds first: a test run that waits for one of these waits less."""
     return [
         Tool("versitygw", "1.8.0", "github.com/versity/versitygw/cmd/versitygw", "versitygw", go_install),
         Tool("toxiproxy", "2.5.0", "github.com/Shopify/toxiproxy/v2/cmd/server", "toxiproxy-server", go_install),
@@ -73,7 +73,7 @@ def tools() -> list[Tool]:
 
 
 CONFLUENT_GO = "github.com/confluentinc/confluent-kafka-go/v2"
-SCHEMAS_GO = "../tests/integration/schemas_client.go"
+SCHEMAS_GO = "../tests/harness/clients/schemas_client.go"
 
 GO_VERSION_MIN = (1, 25)
 NODE_VERSION_MIN = (18,)
@@ -85,25 +85,25 @@ CACHE = Path(os.environ.get("LAKESTREAM_CACHE") or Path.home() / ".cache" / "lak
 
 
 class BuildFailed(Exception):
-    """A step failed; its output is in the tool's log."""
+    """A step of a build failed. Its output is in the log of the tool."""
 
 
-class NotOnThisMachine(Exception):
-    """It cannot be built for want of something that only the machine's owner can install."""
+class RequirementMissing(Exception):
+    """The tool needs a program that this script cannot install, as a compiler."""
 
 
 def main() -> int:
     missing = [tool for tool in tools() if not _is_ready(tool)]
     if not missing:
-        print(f"tools: all {len(tools())} ready in {CACHE}")
+        print(f"tools: all {len(tools())} are ready in {CACHE}")
         return 0
     os.nice(10)
-    with _only_one_at_a_time():
+    with _lock():
         for tool in missing:
             try:
                 _make(tool)
-            except NotOnThisMachine as reason:
-                print(f"tools: {tool.name} {tool.version} is left out: {reason}", file=sys.stderr, flush=True)
+            except RequirementMissing as reason:
+                print(f"tools: {tool.name} {tool.version} is skipped: {reason}", file=sys.stderr, flush=True)
             except (BuildFailed, OSError) as error:
                 print(f"tools: {tool.name} {tool.version} failed: {error}; see {_log(tool.name)}", file=sys.stderr)
                 return 1
@@ -112,30 +112,30 @@ def main() -> int:
 
 def _make(tool: Tool) -> None:
     if not tool.built.exists():
-        print(f"tools: building {tool.name} {tool.version} (takes minutes the first time) ...", flush=True)
+        print(f"tools: building {tool.name} {tool.version} (takes minutes) ...", flush=True)
         _log(tool.name).unlink(missing_ok=True)
-        with _built_whole(tool.folder) as folder:
+        with _new_folder(tool.folder) as folder:
             tool.build(tool, folder)
-    _offer(tool)
+    _link(tool)
     print(f"tools: {tool.name} {tool.version} ready", flush=True)
 
 
 def _is_ready(tool: Tool) -> bool:
-    offered = CACHE / "bin" / tool.program
-    return tool.built.exists() and offered.resolve() == tool.built.resolve()
+    link = CACHE / "bin" / tool.program
+    return tool.built.exists() and link.resolve() == tool.built.resolve()
 
 
-def _offer(tool: Tool) -> None:
-    """Link `bin/{program}` to what was built, in one step: a test that starts just now finds the old or the new one."""
-    offered = CACHE / "bin" / tool.program
-    offered.parent.mkdir(parents=True, exist_ok=True)
-    fresh = offered.with_name(f".{tool.program}-{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(tool.built)
-    fresh.replace(offered)
+def _link(tool: Tool) -> None:
+    """Links `bin/{program}` to the build, atomically: a test that starts meanwhile gets the old or the new program."""
+    link = CACHE / "bin" / tool.program
+    link.parent.mkdir(parents=True, exist_ok=True)
+    new_link = link.with_name(f".{tool.program}-{os.getpid()}")
+    new_link.unlink(missing_ok=True)
+    new_link.symlink_to(tool.built)
+    new_link.replace(link)
 
 
-# How each kind is built
+# ── build functions, one per kind of tool
 
 
 def go_install(tool: Tool, folder: Path) -> None:
@@ -145,14 +145,17 @@ def go_install(tool: Tool, folder: Path) -> None:
 
 
 def go_build_patched(tool: Tool, folder: Path) -> None:
-    """The published module with our patch. `go install` cannot patch, and an overlay may not touch the module cache."""
+    """Builds a published module with a patch.
+
+    `go install` cannot patch, and an overlay must not change the module cache.
+    """
     go, env = _go(tool.name)
     work = folder / "work"
     work.mkdir()
     _run(tool.name, [go, "mod", "init", "fetch"], cwd=work, env=env)
-    answer = _run(tool.name, [go, "mod", "download", "-json", f"{tool.source}@v{tool.version}"], cwd=work, env=env)
+    downloaded = _run(tool.name, [go, "mod", "download", "-json", f"{tool.source}@v{tool.version}"], cwd=work, env=env)
     source = work / "source"
-    shutil.copytree(json.loads(answer)["Dir"], source)
+    shutil.copytree(json.loads(downloaded)["Dir"], source)
     _run(tool.name, ["chmod", "-R", "u+w", str(source)], cwd=work, env=env)
     _apply(tool, source, env)
     _run(tool.name, [go, "build", "-o", str(folder / tool.program), "./cmd"], cwd=source, env=env)
@@ -160,9 +163,9 @@ def go_build_patched(tool: Tool, folder: Path) -> None:
 
 
 def go_program(tool: Tool, folder: Path) -> None:
-    """A program of ours over a published module, which brings a librdkafka that only a C compiler can link."""
+    """Builds a program of this repository with a published module, which links librdkafka with a C compiler."""
     if shutil.which("gcc") is None:
-        raise NotOnThisMachine("gcc is not on the PATH; install a C compiler to run the tests with it")
+        raise RequirementMissing("gcc is not on the PATH: install a C compiler to run the tests with it")
     go, env = _go(tool.name)
     env["GOFLAGS"] += " -mod=mod"
     work = folder / "work"
@@ -175,22 +178,22 @@ def go_program(tool: Tool, folder: Path) -> None:
 
 
 def _apply(tool: Tool, source: Path, env: dict[str, str]) -> None:
-    # The ceiling keeps git from taking a clone around the cache for the tree to patch, and then patching nothing.
+    # If the cache is inside a clone, git would regard the clone as the tree to patch, and patch nothing.
     git = ["git", "apply", str(HERE / tool.patch)]
-    here_only = env | {"GIT_CEILING_DIRECTORIES": str(source.parent)}
-    _run(tool.name, git, cwd=source, env=here_only)
-    _run(tool.name, [*git, "--check", "--reverse"], cwd=source, env=here_only)
+    patch_env = env | {"GIT_CEILING_DIRECTORIES": str(source.parent)}
+    _run(tool.name, git, cwd=source, env=patch_env)
+    _run(tool.name, [*git, "--check", "--reverse"], cwd=source, env=patch_env)
 
 
 def npm_install(tool: Tool, folder: Path) -> None:
-    """A package with a program of its own."""
+    """Installs an npm package that contains a program."""
     node = _npm(tool, folder)
-    # The script names its Node itself, as the one from PyPI is on nobody's PATH.
+    # The script has the path of Node, because Node from PyPI is not on the PATH.
     _script(folder / tool.program, f'exec "{node}" "{tool.folder}/node_modules/.bin/{tool.program}" "$@"')
 
 
 def npm_library(tool: Tool, folder: Path) -> None:
-    """A package that scripts of ours use: the program is Node, which finds it."""
+    """Installs an npm package for scripts of this repository. The program is Node with the package in its NODE_PATH."""
     node = _npm(tool, folder)
     _script(folder / tool.program, f'NODE_PATH="{tool.folder}/node_modules" exec "{node}" "$@"')
 
@@ -210,32 +213,35 @@ KAFKA_JARS = {
 }
 LOG4J = "2.25.4"
 ICEBERG_JARS = ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")
-"""For the PySpark that is pinned. Both have all that they need inside."""
+"""For the pinned PySpark. Both jars contain their dependencies."""
 DELTA_JARS = ("delta-spark_4.1_2.13", "delta-storage")
-"""Of what it brings along, what is not in PySpark and is needed here."""
+"""Delta's jar, and its dependency that PySpark does not contain."""
 SPARK_KAFKA = "spark-sql-kafka-0-10_2.13"
 SPARK_KAFKA_TOKENS = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.1.0-preview1")
-"""Which the connector wants in its own version, and there is none."""
+"""The connector depends on its own version of this jar, which was never published."""
 SPARK_KAFKA_JARS = (SPARK_KAFKA, SPARK_KAFKA_TOKENS[1], "kafka-clients", "commons-pool2")
-"""The rest of what it wants is in PySpark."""
+"""PySpark contains all other dependencies."""
 SPARK_AVRO = "spark-avro_2.13"
-"""All that it wants is in PySpark."""
+"""PySpark contains all dependencies."""
 JVM_OPTIONS = "-Xmx512m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For tools that run for seconds: start soon, take little."""
+"""For tools that run for seconds: a fast start, and little memory."""
 
 
 def kafka_jars(tool: Tool, folder: Path) -> None:
-    """A Java that has them: Kafka's clients, tools and server (`kafka-class org.apache.kafka.tools.TopicCommand …`), or
-    what applications are made of, Streams and Connect (`kafka-apps-class examples/WordCount.java …`)."""
-    wanted = [(tool.source, name, tool.version) for name in KAFKA_JARS[tool.name]]
-    wanted.append(("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J))
-    java = _maven(tool, folder, wanted)
+    """Installs Kafka's jars. The program is Java with these jars in its class path.
+
+    `kafka`: clients, tools and server (`kafka-class org.apache.kafka.tools.TopicCommand …`). `kafka-apps`: Kafka
+    Streams and Connect (`kafka-apps-class examples/WordCount.java …`).
+    """
+    artifacts = [(tool.source, name, tool.version) for name in KAFKA_JARS[tool.name]]
+    artifacts.append(("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J))
+    java = _maven(tool, folder, artifacts)
     options = f"${{KAFKA_JVM_OPTIONS:-{JVM_OPTIONS}}}"
     _script(folder / tool.program, f'exec "{java}" {options} -cp "{tool.folder}/libs/*" "$@"')
 
 
 def iceberg_jars(tool: Tool, folder: Path) -> None:
-    """Iceberg for Spark: the program prints where the jars are, as `spark.jars` wants it."""
+    """Installs Iceberg for Spark. The program prints the paths of the jars, in the form of `spark.jars`."""
     _maven(tool, folder, [(tool.source, name, tool.version) for name in ICEBERG_JARS])
     _script(
         folder / tool.program,
@@ -244,21 +250,21 @@ def iceberg_jars(tool: Tool, folder: Path) -> None:
 
 
 def delta_jars(tool: Tool, folder: Path) -> None:
-    """Delta for Spark: the program prints where the jars are."""
+    """Installs Delta for Spark. The program prints the paths of the jars."""
     _maven(tool, folder, [(tool.source, name, tool.version) for name in DELTA_JARS])
     jars = ",".join(f"{tool.folder}/libs/{name}-{tool.version}.jar" for name in DELTA_JARS)
     _script(folder / tool.program, f'echo "{jars}"')
 
 
 def spark_kafka_jars(tool: Tool, folder: Path) -> None:
-    """Spark's Kafka connector, for the benchmark beside it: the program prints where the jars are."""
-    _maven(tool, folder, [(tool.source, SPARK_KAFKA, tool.version)], held=[SPARK_KAFKA_TOKENS])
+    """Installs Spark's Kafka connector, for the comparison benchmark. The program prints the paths of the jars."""
+    _maven(tool, folder, [(tool.source, SPARK_KAFKA, tool.version)], managed=[SPARK_KAFKA_TOKENS])
     jars = [path.name for name in SPARK_KAFKA_JARS for path in sorted((folder / "libs").glob(f"{name}-[0-9]*.jar"))]
     _script(folder / tool.program, f'echo "{",".join(f"{tool.folder}/libs/{jar}" for jar in jars)}"')
 
 
 def spark_avro_jars(tool: Tool, folder: Path) -> None:
-    """Spark's `from_avro`, for the benchmark beside it: the program prints where the jar is."""
+    """Installs Spark's `from_avro`, for the comparison benchmark. The program prints the path of the jar."""
     _maven(tool, folder, [(tool.source, SPARK_AVRO, tool.version)])
     _script(folder / tool.program, f'echo "{tool.folder}/libs/{SPARK_AVRO}-{tool.version}.jar"')
 
@@ -267,48 +273,50 @@ Artifact = tuple[str, str, str]
 """Group, name, version."""
 
 
-def _maven(tool: Tool, folder: Path, wanted: Sequence[Artifact], held: Sequence[Artifact] = ()) -> str:
-    """These jars and what they need, in `libs`; those `held` in that version. Returns the Java they are for."""
+def _maven(tool: Tool, folder: Path, artifacts: Sequence[Artifact], managed: Sequence[Artifact] = ()) -> str:
+    """Copies jars and their dependencies to `libs`. Returns the path of Java. `managed`: fixed versions."""
     java, mvn = shutil.which("java"), shutil.which("mvn")
     if java is None or mvn is None:
         absent = " and ".join(name for name, path in (("java", java), ("mvn", mvn)) if path is None)
-        raise NotOnThisMachine(f"{absent} is not on the PATH; install a JDK 17 and Maven to run the tests with it")
-    (folder / "pom.xml").write_text(_pom(tool, wanted, held))
+        raise RequirementMissing(f"{absent} is not on the PATH: install a JDK 17 and Maven to run the tests with it")
+    (folder / "pom.xml").write_text(_pom(tool, artifacts, managed))
     copy = ["-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory=libs"]
     _run(tool.name, [mvn, *copy], cwd=folder, env=dict(os.environ))
     return java
 
 
-def _pom(tool: Tool, wanted: Sequence[Artifact], held: Sequence[Artifact]) -> str:
+def _pom(tool: Tool, artifacts: Sequence[Artifact], managed: Sequence[Artifact]) -> str:
     name = f"<groupId>lakestream</groupId><artifactId>{tool.name}-jars</artifactId>"
     own = f"{name}<version>1</version><packaging>pom</packaging>"
     head = '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-    managed = f"<dependencyManagement>{_dependencies(held)}</dependencyManagement>"
-    return f"{head}{own}{managed}{_dependencies(wanted)}</project>\n"
+    management = f"<dependencyManagement>{_dependencies(managed)}</dependencyManagement>"
+    return f"{head}{own}{management}{_dependencies(artifacts)}</project>\n"
 
 
 def _dependencies(artifacts: Sequence[Artifact]) -> str:
-    listed = "".join(
+    entries = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
         for group, name, version in artifacts
     )
-    return f"<dependencies>{listed}</dependencies>"
+    return f"<dependencies>{entries}</dependencies>"
 
 
 def debian_package(tool: Tool, folder: Path) -> None:
-    """The machine's own program; else Debian's, with the libraries that the machine lacks, unpacked into the cache."""
-    if (here := shutil.which(tool.source)) is not None:
-        _script(folder / tool.program, f'exec "{here}" "$@"')
+    """Uses the installed program, or else unpacks Debian's package and its missing libraries into the cache."""
+    if (installed := shutil.which(tool.source)) is not None:
+        _script(folder / tool.program, f'exec "{installed}" "$@"')
         return
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise NotOnThisMachine(f"{tool.source} is not on the PATH, and there is no apt-get to take it from")
+        raise RequirementMissing(f"{tool.source} is not on the PATH, and there is no apt-get to install it with")
     env = dict(os.environ) | {"LC_ALL": "C"}
     try:
         plan = ["apt-get", "-s", "-o", "Debug::NoLocking=1", "install", "--no-install-recommends", tool.source]
         packages = re.findall(r"^Inst (\S+)", _run(tool.name, plan, cwd=folder, env=env), re.MULTILINE)
         _run(tool.name, ["apt-get", "download", *packages], cwd=folder, env=env)
     except BuildFailed as error:
-        raise NotOnThisMachine(f"{tool.source} is not on the PATH, and apt-get has none ({error})") from error
+        raise RequirementMissing(
+            f"{tool.source} is not on the PATH, and apt-get cannot install it ({error})"
+        ) from error
     for package in folder.glob("*.deb"):
         _run(tool.name, ["dpkg", "-x", str(package), "."], cwd=folder, env=env)
         package.unlink()
@@ -316,22 +324,26 @@ def debian_package(tool: Tool, folder: Path) -> None:
     _script(folder / tool.program, f'LD_LIBRARY_PATH="{libraries}" exec "{tool.folder}/usr/bin/{tool.source}" "$@"')
 
 
-# The suites of other projects that `make compat` runs against our broker
+# ── test suites of other projects, which `make compat` runs against Lakestream's broker
 
 
 LIBRDKAFKA_WITHOUT = ("ssl", "gssapi", "curl", "zstd", "syslog", "debug-symbols")
-"""Left out of the build: what needs a -dev package that a machine may lack, and what none of the tests we run needs."""
+"""Features that are not built: those that need a -dev package, and those that the selected tests do not use."""
 LIBRDKAFKA_KEPT = ("tests/test-runner", "tests/test.c", "src/librdkafka.so.1", "src-cpp/librdkafka++.so.1")
 
 
 def librdkafka_suite(tool: Tool, folder: Path) -> None:
-    """librdkafka's own test programs, one binary, from the source tree inside the npm package of its Node client."""
+    """Builds librdkafka's own tests, one binary, from the sources inside the npm package of its Node client."""
     if absent := [name for name in ("gcc", "g++", "make") if shutil.which(name) is None]:
-        raise NotOnThisMachine(f"{' and '.join(absent)} is not on the PATH; install a C++ compiler and make to have it")
+        raise RequirementMissing(
+            f"{' and '.join(absent)} is not on the PATH: install a C++ compiler and make to run the suite"
+        )
     node, npm = _node(tool.name)
     env = dict(os.environ) | {"PATH": f"{Path(node).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     packed = _run(tool.name, [*npm, "pack", "--silent", f"{tool.source}@{tool.version}"], cwd=folder, env=env)
-    with tempfile.TemporaryDirectory() as work:  # its makefiles know no folder with a blank, as the cache may have
+    with (
+        tempfile.TemporaryDirectory() as work
+    ):  # its makefiles do not support blanks in paths, which the cache may have
         _unpack(folder / packed.split()[-1], Path(work))
         tree = Path(work) / "package" / "deps" / "librdkafka"
         without = [f"--disable-{name}" for name in LIBRDKAFKA_WITHOUT]
@@ -344,7 +356,7 @@ def librdkafka_suite(tool: Tool, folder: Path) -> None:
     _script(folder / tool.program, f'LD_LIBRARY_PATH="{tool.folder}" exec "{tool.folder}/test-runner" "$@"')
 
 
-SERVICE_STUB = '''"""Stands in for a file that the sdist leaves out. The broker is ours and runs already."""
+SERVICE_STUB = '''"""Replaces a file that the sdist does not contain. The tests use a broker that is already running."""
 
 
 class ExternalService:
@@ -359,7 +371,7 @@ class SpawnedService:
 
 
 def sdist_suite(tool: Tool, folder: Path) -> None:
-    """A Python client's own tests, from its source distribution: `PYTHON=… {program} test/integration …` runs them."""
+    """Installs a Python client's own tests, from its sdist. Run them with `PYTHON=… {program} test/integration …`."""
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     source = ["--no-binary", tool.source, "--no-build-isolation", f"{tool.source}=={tool.version}"]
     _run(tool.name, [*pip, *source], cwd=folder, env=dict(os.environ))
@@ -369,17 +381,17 @@ def sdist_suite(tool: Tool, folder: Path) -> None:
     shutil.rmtree(work)
     (folder / "test" / "__init__.py").touch()
     (folder / "test" / "service.py").write_text(SERVICE_STUB)
-    (folder / "no-kafka").mkdir()  # the fixtures look whether there is a folder, and start nothing from it
+    (folder / "no-kafka").mkdir()  # the fixtures require this folder, and start nothing from it
     (folder / "pytest.ini").write_text("[pytest]\n")
     run = f'cd "{tool.folder}" && KAFKA_ROOT="{tool.folder}/no-kafka" exec "${{PYTHON:?}}" -m pytest'
     _script(folder / tool.program, f'{run} -c pytest.ini -p no:cacheprovider "$@"')
 
 
 def pinned(package: str) -> str:
-    """The version in requirements.txt, so that a client and its suite are never of two versions."""
-    found = re.search(rf"^{re.escape(package)}==(\S+)", (HERE.parent / "requirements.txt").read_text(), re.MULTILINE)
-    assert found, f"{package} is not in requirements.txt"
-    return found[1]
+    """Returns the version in requirements.txt, so that a client and its suite have the same version."""
+    match = re.search(rf"^{re.escape(package)}==(\S+)", (HERE.parent / "requirements.txt").read_text(), re.MULTILINE)
+    assert match, f"{package} is not in requirements.txt"
+    return match[1]
 
 
 def _unpack(archive: Path, folder: Path) -> None:
@@ -394,7 +406,7 @@ def _script(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
-# Where Go and Node come from
+# ── Go and Node
 
 
 def _go(name: str) -> tuple[str, dict[str, str]]:
@@ -407,7 +419,7 @@ def _go(name: str) -> tuple[str, dict[str, str]]:
 
 
 def _node(name: str) -> tuple[str, list[str]]:
-    """Node, and the words that start npm."""
+    """Returns the path of Node and the command for npm."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node and npm and _version([node, "--version"]) >= NODE_VERSION_MIN:
         return node, [npm]
@@ -420,49 +432,50 @@ def _from_pypi(name: str, requirement: str) -> Path:
     folder = CACHE / "tools" / requirement.replace("==", "-")
     if not folder.exists():
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        with _built_whole(folder) as fresh:
-            command = [*pip, "--only-binary", ":all:", "--target", str(fresh), requirement]
-            _run(name, command, cwd=fresh, env=dict(os.environ))
+        with _new_folder(folder) as new:
+            command = [*pip, "--only-binary", ":all:", "--target", str(new), requirement]
+            _run(name, command, cwd=new, env=dict(os.environ))
     return folder
 
 
 def _version(command: list[str]) -> tuple[int, ...]:
-    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found = re.search(r"(\d+)\.(\d+)", answer)
-    return tuple(int(part) for part in found.groups()) if found else (0,)
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    match = re.search(r"(\d+)\.(\d+)", output)
+    return tuple(int(part) for part in match.groups()) if match else (0,)
 
 
-# Small helpers
+# ── helpers
 
 
 @contextmanager
-def _built_whole(folder: Path) -> Iterator[Path]:
-    """A new folder that appears under its own name only when it is complete."""
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary folder, and renames it to `folder` when the block has succeeded."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    fresh.chmod(0o755)
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    new.chmod(0o755)
     try:
-        yield fresh
+        yield new
         shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
+        new.rename(folder)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 @contextmanager
-def _only_one_at_a_time() -> Iterator[None]:
+def _lock() -> Iterator[None]:
+    """Waits until no other process builds tools."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "tools.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("tools: another run is building; waiting for it ...", flush=True)
+            print("tools: another process builds tools; waiting ...", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _run(name: str, command: list[str], *, cwd: Path, env: dict[str, str]) -> str:
-    """Runs one step; all it says goes to the log, what it says on stdout is returned too."""
+    """Runs one step. Writes its output to the log, and returns its stdout."""
     _log(name).parent.mkdir(parents=True, exist_ok=True)
     with _log(name).open("a") as log:
         log.write(f"$ {' '.join(command)}\n")
@@ -473,7 +486,7 @@ def _run(name: str, command: list[str], *, cwd: Path, env: dict[str, str]) -> st
             raise BuildFailed(f"{command[0]} is not installed") from None
         log.write(done.stdout)
     if done.returncode != 0:
-        raise BuildFailed(f"`{' '.join(command[:3])} ...` ended with code {done.returncode}")
+        raise BuildFailed(f"`{' '.join(command[:3])} ...` exited with code {done.returncode}")
     return done.stdout
 
 

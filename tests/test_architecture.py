@@ -1,33 +1,68 @@
-"""The layers, held by a test: data flows down. It sees imports inside functions too."""
+"""Tests the layers, the size of folders and the mirrored tests. Imports inside functions count, too."""
 
 import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent / "src" / "lakestream"
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent / "src" / "lakestream"
 
 LAYERS = [
     "__main__ cli testing",
-    "process",
-    "measures",
-    "broker moving",
-    "node",
-    "protocol pipeline console",
+    "server",
+    "protocol pipeline",
     "coordination",
     "data",
     "catalog",
     "metadata",
     "storage",
     "schemas",
-    "batch compression",
-    "filed",
-    "model errors checksum collector settings clock addresses board beside durations seldom",
+    "records",
+    "json_values",
+    "aio config model errors clock",
 ]
-INSIDE_DATA = ["log", "wal table typed", "cache"]
+"""From top to bottom. A module imports only from its own layer and from those below."""
+
+INNER_LAYERS = {
+    "server": ["process", "metrics_collector", "broker pipeline", "node", "worker_metrics gc_task"],
+    "pipeline": [
+        "driver",
+        "micro_batch dead_letters delta",
+        "table_setup commit",
+        "repair maintenance",
+        "spark",
+        "topic_schemas worker refresh_requests backlog unfinished_moves plan transaction_cut topic_status tasks",
+    ],
+    "protocol/kafka": ["handlers", "dispatch", "services", "network", "wire", "errors fields"],
+    "data": ["verify", "log", "wal table typed"],
+    "data/table": ["history commit_check", "read", "write", "arrow", "kernels history_types"],
+    "data/typed": [
+        "validation columns_to_values values_to_columns",
+        "json_schema format_codecs projection arrow",
+        "avro json protobuf wire_format",
+        "codec",
+        "column_buffers",
+        "kernels",
+    ],
+    "catalog": [
+        "delta",
+        "operations",
+        "purge catalog",
+        "topic_table_names",
+        "pointers metadata_files namespaces staged_creates",
+        "commit_checks",
+        "topic_table",
+        "manifests",
+        "table_metadata",
+        "identifiers locations errors",
+    ],
+}
+"""The same inside of packages."""
 
 INDEPENDENT = [
     ("metadata/sqlite", "metadata/oxia"),
@@ -35,27 +70,34 @@ INDEPENDENT = [
     ("metadata/oxia", "metadata/memory"),
     ("protocol/kafka", "protocol/rest"),
 ]
-"""Backends are interchangeable, and each protocol goes without the others: none knows another."""
+"""Backends are interchangeable, and each protocol works without the others, so neither imports the other."""
+
+MODULES_MAX = 16
+"""In one folder."""
+
+AIO_IMPORTS = {"lakestream.aio", "lakestream.errors", "lakestream.clock", "lakestream.model"}
 
 
 def imports_of(source: str) -> Iterator[str]:
-    """Every module of ours that a module names, wherever in it the import stands."""
+    """Yields the dotted name of everything of Lakestream that a module imports, anywhere in it."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "lakestream")
         elif isinstance(node, ast.ImportFrom) and node.level:
-            raise AssertionError("a relative import hides its layer: name the module in full")
+            raise AssertionError("a relative import hides its layer: import the module by its full name")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lakestream":
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def upward(layers: list[str], home: str, names: Iterator[str], depth: int) -> list[str]:
-    """The imports that point up. `depth`: which part of a dotted name is the layer's."""
-    rank = {name: place for place, line in enumerate(layers) for name in line.split()}
+def upward(layers: list[str], package: str, home: str, names: Iterator[str]) -> list[str]:
+    """Returns the imports within the package that point to a higher layer than `home`."""
+    rank = {name: level for level, line in enumerate(layers) for name in line.split()}
+    assert home in rank, f"{package}.{home} has no layer: add it to LAYERS or INNER_LAYERS"
+    prefix = package + "."
     found = []
     for name in names:
-        parts = name.split(".")
-        if len(parts) > depth and parts[depth] in rank and rank[parts[depth]] < rank[home]:
+        target = name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else home
+        if rank.get(target, rank[home]) < rank[home]:
             found.append(name)
     return found
 
@@ -64,30 +106,44 @@ def modules(folder: Path = ROOT) -> list[Path]:
     return sorted(path for path in folder.rglob("*.py") if "_pb2" not in path.name)
 
 
-def layer_of(path: Path, root: Path) -> str:
-    return path.relative_to(root).parts[0].removesuffix(".py")
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_data_flows_down(path: Path) -> None:
-    home = layer_of(path, ROOT)
-    if home == "__init__":
-        return
-    assert home in " ".join(LAYERS).split(), f"{home} has no layer: give it one in LAYERS"
-    assert upward(LAYERS, home, imports_of(path.read_text()), 1) == []
+@cache
+def import_graph() -> dict[str, set[str]]:
+    paths = {module_name(path): path for path in modules()}
+
+    def module_of(name: str) -> str:
+        while name not in paths:
+            name = name.rpartition(".")[0]
+        return name
+
+    return {name: {module_of(i) for i in imports_of(path.read_text())} - {name} for name, path in paths.items()}
 
 
-@pytest.mark.parametrize("path", modules(ROOT / "data"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_data_flows_down_inside_data(path: Path) -> None:
-    home = layer_of(path, ROOT / "data")
-    if home == "__init__":
-        return
-    names = (name for name in imports_of(path.read_text()) if name.startswith("lakestream.data."))
-    assert upward(INSIDE_DATA, home, names, 2) == []
+@pytest.mark.parametrize("package", ["", *INNER_LAYERS])
+def test_no_import_points_to_a_higher_layer(package: str) -> None:
+    folder = ROOT / package
+    layers = INNER_LAYERS[package] if package else LAYERS
+    dotted = ".".join(("lakestream", *Path(package).parts))
+    found = {}
+    for path in modules(folder):
+        home = path.relative_to(folder).parts[0].removesuffix(".py")
+        if home != "__init__" and (names := upward(layers, dotted, home, imports_of(path.read_text()))):
+            found[module_name(path)] = names
+    assert found == {}
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    remaining = {name: set(imports) for name, imports in import_graph().items()}
+    while leaves := {name for name, imports in remaining.items() if not imports & remaining.keys()}:
+        remaining = {name: imports for name, imports in remaining.items() if name not in leaves}
+    assert sorted(remaining) == []
 
 
 @pytest.mark.parametrize(("one", "other"), INDEPENDENT)
-def test_siblings_do_not_know_one_another(one: str, other: str) -> None:
+def test_interchangeable_packages_do_not_import_each_other(one: str, other: str) -> None:
     for mine, theirs in ((one, other), (other, one)):
         path = ROOT / mine
         for module in modules(path) if path.is_dir() else [path.with_suffix(".py")]:
@@ -95,7 +151,39 @@ def test_siblings_do_not_know_one_another(one: str, other: str) -> None:
             assert not any(name.startswith(named) for name in imports_of(module.read_text())), module
 
 
-def test_no_key_is_spelled_outside_the_page_of_keys() -> None:
+def test_aio_imports_only_the_leaf_modules() -> None:
+    for path in modules(ROOT / "aio"):
+        for name in imports_of(path.read_text()):
+            assert ".".join(name.split(".")[:2]) in AIO_IMPORTS, path
+
+
+def test_folders_have_few_modules_and_a_stated_purpose() -> None:
+    for folder in {path.parent for path in modules()}:
+        count = sum(path.name != "__init__.py" for path in modules(folder) if path.parent == folder)
+        assert count <= MODULES_MAX, f"{folder} has {count} modules: divide it by purpose"
+        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder}: state the purpose"
+
+
+def test_unit_tests_mirror_the_sources() -> None:
+    """`test_claim_retry_lost_answers.py` tests the module or package `claim_retry` at the same path."""
+    misplaced = []
+    for path in sorted((TESTS / "unit").rglob("test_*.py")):
+        relative = path.relative_to(TESTS / "unit").parent
+        if relative.parts and relative.parts[0] in OUTSIDE_OF_SOURCES:
+            continue
+        words = path.stem.removeprefix("test_").split("_")
+        names = ["_".join(words[:count]) for count in range(1, len(words) + 1)]
+        home = ROOT / relative
+        if not any((home / f"{name}.py").is_file() or (home / name).is_dir() for name in names):
+            misplaced.append(str(path.relative_to(TESTS)))
+    assert misplaced == []
+
+
+OUTSIDE_OF_SOURCES = {"benchmarks", "jepsen_style", "scripts", "harness"}
+"""Unit tests of code outside `src`."""
+
+
+def test_keys_of_the_metadata_store_are_written_only_in_keys() -> None:
     for path in modules():
         if path.relative_to(ROOT).as_posix() == "metadata/keys.py" or "testing" in path.parts:
             continue
@@ -118,15 +206,15 @@ def test_no_key_is_spelled_outside_the_page_of_keys() -> None:
         "from lakestream import data",
     ],
 )
-def test_an_upward_import_is_seen(source: str) -> None:
-    assert upward(LAYERS, "metadata", imports_of(source), 1) != []
+def test_upward_import_is_found(source: str) -> None:
+    assert upward(LAYERS, "lakestream", "metadata", imports_of(source)) != []
 
 
-def test_a_downward_import_is_fine() -> None:
-    assert upward(LAYERS, "data", imports_of("from lakestream.metadata import keys"), 1) == []
+def test_downward_import_is_allowed() -> None:
+    assert upward(LAYERS, "lakestream", "data", imports_of("from lakestream.metadata import keys")) == []
 
 
-def test_importing_lakestream_needs_no_extra() -> None:
-    """Neither gRPC nor Spark is loaded by the package or by what one machine runs."""
-    needed = "import lakestream, lakestream.node, sys; assert not {'grpc', 'pyspark'} & set(sys.modules)"
+def test_importing_the_package_loads_no_optional_dependency() -> None:
+    """The embedded default needs neither gRPC nor Spark until it starts the pipeline."""
+    needed = "import lakestream, lakestream.server.node, sys; assert not {'grpc', 'pyspark'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", needed], check=False).returncode == 0

@@ -1,1 +1,1 @@
-"""What all benchmarks share: where they run, how a run is measured, how results are written."""
+"""Environment, measurement and reports of all benchmarks."""

@@ -1,7 +1,7 @@
-"""What a piece of work cost: seconds, CPU of our processes, and the CPU that others used meanwhile.
+"""Measures the cost of work: seconds, CPU of the measured processes, and CPU of all other processes.
 
-Machines are shared. A run during which others took more than a quarter of a core is set aside and repeated, a bounded
-number of times; if none is quiet, the noisy ones count and the result says so.
+Machines are shared. A run during which other processes used more than a quarter of a core is discarded and repeated, a
+bounded number of times. If too few runs are quiet, the least noisy runs are used, and the result is marked.
 """
 
 import os
@@ -18,16 +18,16 @@ from lakestream.model import MiB
 
 FOREIGN_CORES_MAX: Final = 0.25
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
-_LOOK_S: Final = 0.25
+_SAMPLE_S: Final = 0.25
 
 
 @dataclass(slots=True)
 class Cost:
-    """Filled in when the `measured` block is left."""
+    """Cost of a `measured` block, set at its end."""
 
     seconds: float = 0.0
-    cpu_s: float = 0.0  # this process with all its threads, or the server that was asked about
-    foreign_cores: float = 0.0  # everything on the machine that is neither this process nor one that it started
+    cpu_s: float = 0.0  # this process with all its threads, or the given server
+    foreign_cores: float = 0.0  # all processes except this one and its descendants
 
     @property
     def is_quiet(self) -> bool:
@@ -36,10 +36,10 @@ class Cost:
 
 @contextmanager
 def measured(*servers: int) -> Iterator[Cost]:
-    """CPU is this process's, or that of the servers with these process ids and all that they started."""
+    """Measures a block. CPU is that of this process, or of the servers with the given ids and their descendants."""
     cost = Cost()
-    ours, theirs = Family(os.getpid()), Family(*servers)
-    with _followed(ours, theirs):
+    own, measured_servers = Family(os.getpid()), Family(*servers)
+    with _sampled(own, measured_servers):
         machine_s, cpu_s, start_s = _machine_cpu_s(), time.process_time(), time.perf_counter()
         try:
             yield cost
@@ -47,13 +47,13 @@ def measured(*servers: int) -> Iterator[Cost]:
             cost.seconds = time.perf_counter() - start_s
             own_s = time.process_time() - cpu_s
             machine_s = _machine_cpu_s() - machine_s
-    cost.cpu_s = theirs.cpu_s if servers else own_s
-    cost.foreign_cores = max(0.0, machine_s - ours.cpu_s) / cost.seconds
+    cost.cpu_s = measured_servers.cpu_s if servers else own_s
+    cost.foreign_cores = max(0.0, machine_s - own.cpu_s) / cost.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One timed piece of work on so many bytes (or so many things)."""
+    """Measured run over an amount of bytes, records or requests."""
 
     amount: int
     cost: Cost
@@ -69,7 +69,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Ours and the peer's, run by turns."""
+    """Runs of Lakestream and of its peer, which took turns."""
 
     ours: list[Run]
     peers: list[Run]
@@ -77,38 +77,40 @@ class Pairs:
 
     @property
     def ratio(self) -> float:
-        """Of throughput, ours to the peer's: the median of the pairs'."""
-        return statistics.median(our.per_s / peer.per_s for our, peer in zip(self.ours, self.peers, strict=True))
+        """Returns the ratio of the throughput of Lakestream to that of the peer: the median over the pairs."""
+        return statistics.median(run.per_s / peer.per_s for run, peer in zip(self.ours, self.peers, strict=True))
 
 
 R = TypeVar("R", bound=Run)
 Work = Callable[[], Awaitable[Run]]
 
 
-async def in_turns(ours: Work, peer: Work, times: int) -> Pairs:
-    """`times` pairs, by turns. The first pair only warms up."""
+async def run_pairs(ours: Work, peer: Work, times: int) -> Pairs:
+    """Runs `times` pairs, after one pair to warm up."""
     await ours(), await peer()
-    rounds, quiet = await by_turns((ours, peer), times)
-    return Pairs([our for our, _ in rounds], [theirs for _, theirs in rounds], quiet)
+    rounds, quiet = await run_in_turns((ours, peer), times)
+    return Pairs([run for run, _ in rounds], [run for _, run in rounds], quiet)
 
 
-async def alone(work: Work, times: int) -> tuple[list[Run], bool]:
-    """The same without a peer: the runs, and whether all were quiet."""
-    rounds, quiet = await by_turns((work,), times)
+async def run_alone(work: Work, times: int) -> tuple[list[Run], bool]:
+    """Runs work without a peer. Returns the runs, and whether all were quiet."""
+    rounds, quiet = await run_in_turns((work,), times)
     return [run for (run,) in rounds], quiet
 
 
-async def by_turns(
-    works: Sequence[Callable[[], Awaitable[R]]], times: int, tries: int = 0
+async def run_in_turns(
+    works: Sequence[Callable[[], Awaitable[R]]], times: int, attempts: int = 0
 ) -> tuple[list[tuple[R, ...]], bool]:
-    """`times` rounds of all of them, quiet ones if `tries` (twice as many) give them; whether all were quiet."""
+    """Runs all works in turns until `times` rounds were quiet, at most `attempts` times (default: twice `times`).
+
+    Returns `times` rounds, and whether all were quiet."""
     rounds: list[tuple[R, ...]] = []
-    for _ in range(tries or 2 * times):
+    for _ in range(attempts or 2 * times):
         rounds.append(tuple([await work() for work in works]))
         if sum(map(_is_quiet, rounds)) == times:
             break
     quiet = [runs for runs in rounds if _is_quiet(runs)]
-    return (quiet, True) if len(quiet) == times else (sorted(rounds, key=_foreign)[:times], False)
+    return (quiet, True) if len(quiet) == times else (sorted(rounds, key=_foreign_cores)[:times], False)
 
 
 def median(runs: Iterable[R], of: Callable[[R], float]) -> float:
@@ -120,11 +122,11 @@ def percentile(sorted_values: Sequence[float], share: float) -> float:
 
 
 def evict(folder: Path) -> None:
-    """Drop the files under a folder from the page cache, so that no run inherits another's."""
+    """Drops the files under a folder from the page cache, so that a run does not read pages cached by another run."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)
-            with suppress(FileNotFoundError):  # a server removes its own files meanwhile
+            with suppress(FileNotFoundError):  # the server may delete its files at the same time
                 if path.is_file():  # not a socket
                     _evict_file(path)
 
@@ -139,10 +141,10 @@ def _evict_file(path: Path) -> None:
 
 
 def warm_memory(folder: Path, size: int) -> None:
-    """Take so much memory for the page cache and free it again.
+    """Fills memory with page cache and frees it again.
 
-    A virtual machine gives free memory back to its host after some seconds, and whoever writes next pays for getting it
-    again: 1 to 2 s of CPU per GB on some machines, five times what the write itself costs. So no run starts cold.
+    A virtual machine returns free memory to its host after some seconds, and the next write requests it again: 1 to 2 s
+    of CPU per GB on some machines, five times the cost of the write itself. So this is called before each run.
     """
     file = os.open(folder, os.O_TMPFILE | os.O_WRONLY)
     try:
@@ -156,7 +158,7 @@ def warm_memory(folder: Path, size: int) -> None:
 
 
 def stored_bytes(folder: Path) -> int:
-    """What the files under a folder take on the disk. Holes take nothing."""
+    """Returns the disk space of the files under a folder, without holes."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -171,46 +173,46 @@ def resident_bytes() -> int:
 
 
 def family(ancestor: int) -> list[int]:
-    """This process and all that descend from it."""
+    """Returns a process and all its descendants."""
     parents = {pid: int(fields[1]) for pid, fields in _processes().items()}
     return [pid for pid in parents if _descends(pid, ancestor, parents)]
 
 
 class Ticks(NamedTuple):
-    """User and system time of a process, and of those of its children that have ended and that it has waited for."""
+    """User and system time of a process, and of the ended children that it has waited for."""
 
     own: int
     waited_for: int
 
 
 class Family:
-    """The CPU of some processes and all that descend from them, since this was made.
+    """CPU time of processes and all their descendants, from the creation of this object.
 
-    The time of a child that has ended is its parent's from then on, unless the parent does not care for its children,
-    as the process does from which Spark forks its Python workers. So we look again and again, and keep what was lost.
-    """
+    The kernel adds the time of an ended child to its parent, unless the parent ignores SIGCHLD, as the process does
+    from which Spark forks its Python workers. So the processes are sampled continuously, and the time that would be
+    lost is added."""
 
     def __init__(self, *ancestors: int) -> None:
         self._ancestors = ancestors
         self._lost = 0
-        self._last = self._seen(_processes())
+        self._last = self._ticks_by_process(_processes())
         self._start = _total(self._last)
 
     @property
     def cpu_s(self) -> float:
-        """Up to the last look."""
+        """The CPU time up to the last sample."""
         return _TICK_S * (_total(self._last) + self._lost - self._start)
 
-    def look(self, processes: Mapping[int, list[str]]) -> None:
-        before, self._last = self._last, self._seen(processes)
+    def sample(self, processes: Mapping[int, list[str]]) -> None:
+        before, self._last = self._last, self._ticks_by_process(processes)
         ended = sum(sum(ticks) for name, ticks in before.items() if name not in self._last)
         inherited = sum(
             ticks.waited_for - before[name].waited_for for name, ticks in self._last.items() if name in before
         )
         self._lost += max(0, ended - inherited)
 
-    def _seen(self, processes: Mapping[int, list[str]]) -> dict[tuple[int, str], Ticks]:
-        """By process id and the time of its start: ids come again."""
+    def _ticks_by_process(self, processes: Mapping[int, list[str]]) -> dict[tuple[int, str], Ticks]:
+        """Returns the ticks by process id and start time, because ids are reused."""
         parents = {pid: int(fields[1]) for pid, fields in processes.items()}
         return {
             (pid, fields[19]): Ticks(int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14]))
@@ -220,55 +222,55 @@ class Family:
 
 
 @contextmanager
-def _followed(*families: Family) -> Iterator[None]:
-    """Looked at all the while, and at the end."""
+def _sampled(*families: Family) -> Iterator[None]:
+    """Samples the families continuously, and once more at the end."""
     done = threading.Event()
 
-    def look() -> None:
+    def sample() -> None:
         processes = _processes()
-        for one in families:
-            one.look(processes)
+        for family in families:
+            family.sample(processes)
 
-    def follow() -> None:
-        while not done.wait(_LOOK_S):
-            look()
+    def sample_until_done() -> None:
+        while not done.wait(_SAMPLE_S):
+            sample()
 
-    thread = threading.Thread(target=follow, name="bench.families", daemon=True)
+    thread = threading.Thread(target=sample_until_done, name="bench.families", daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
-        look()
+        sample()
 
 
-def _total(seen: Mapping[tuple[int, str], Ticks]) -> int:
-    return sum(map(sum, seen.values()))
+def _total(ticks: Mapping[tuple[int, str], Ticks]) -> int:
+    return sum(map(sum, ticks.values()))
 
 
 def _is_quiet(runs: Sequence[Run]) -> bool:
     return all(run.cost.is_quiet for run in runs)
 
 
-def _foreign(runs: Sequence[Run]) -> float:
+def _foreign_cores(runs: Sequence[Run]) -> float:
     return sum(run.cost.foreign_cores for run in runs)
 
 
 def _machine_cpu_s() -> float:
-    """Of all processes and of the kernel itself, besides waiting."""
+    """Returns the CPU time of all processes and the kernel, without idle time."""
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq + steal) * _TICK_S
 
 
 def _processes() -> dict[int, list[str]]:
-    """By id, the fields of their `stat` from the third on."""
-    found: dict[int, list[str]] = {}
+    """Returns, by process id, the fields of `/proc/<id>/stat` from the third on."""
+    fields: dict[int, list[str]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
-            with suppress(OSError):  # gone meanwhile
-                found[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
-    return found
+            with suppress(OSError):  # the process has ended
+                fields[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
+    return fields
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:

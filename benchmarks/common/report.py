@@ -1,4 +1,4 @@
-"""What a benchmark found, as rows; written as JSON for machines and as a table for people."""
+"""Results of a benchmark as rows, written as JSON and as a table in Markdown."""
 
 import os
 import platform
@@ -15,13 +15,13 @@ RESULTS = Path(__file__).parent.parent / "results"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a page is about."""
+    """Subject of a page of results."""
 
     name: str
-    """Of its files, and of `make bench-{name}`."""
+    """Name of the result files and of `make bench-{name}`."""
     title: str
     how: str
-    """How it was measured, in a few sentences for whoever reads the table."""
+    """Method of measurement, in a few sentences for readers of the table."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,15 +32,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     peer: float | None = None
     peer_is: str = ""
     ratio: float | None = None
-    """Ours to the peer's, the median over pairs of runs: not always the quotient of the two medians."""
+    """Figure of Lakestream divided by that of the peer, median over pairs of runs: it can differ from the quotient of
+    the two medians."""
     bar: str = ""
-    """What is asked, empty where the figure is only told."""
+    """Target; empty if the figure has none."""
     met: bool | None = None
     quiet: bool = True
-    """False: others used the machine meanwhile."""
+    """False if other processes used the machine during the runs."""
     note: str = ""
     commit: str = ""
-    """Where it was measured, if not where the rest of the page was."""
+    """The commit, if it differs from that of the rest of the page."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,14 +68,14 @@ def row(
     quiet: bool = True,
     note: str = "",
 ) -> Row:
-    """`at_least` and `at_most` are asked of the ratio where there is one, else of the figure itself."""
-    judged = ours if ratio is None else ratio
+    """Returns a row. `at_least` and `at_most` are targets of the ratio if there is one, else of the figure itself."""
+    value = ours if ratio is None else ratio
     of = "" if ratio is None else " of peer"
     bar, met = "", None
     if at_least is not None:
-        bar, met = f"≥ {at_least:g}{of}", judged >= at_least
+        bar, met = f"≥ {at_least:g}{of}", value >= at_least
     elif at_most is not None:
-        bar, met = f"≤ {at_most:g}{of}", judged <= at_most
+        bar, met = f"≤ {at_most:g}{of}", value <= at_most
     return Row(
         benchmark=benchmark,
         what=what,
@@ -102,49 +103,49 @@ def report(rows: list[Row], quick: bool) -> Report:
     )
 
 
-def write(found: Report, about: Subject, folder: Path = RESULTS) -> None:
+def write(results: Report, about: Subject, folder: Path = RESULTS) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    json = msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    json = msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n"
     (folder / f"{about.name}.json").write_bytes(json)
-    (folder / f"{about.name}.md").write_text(page(found, about))
+    (folder / f"{about.name}.md").write_text(page(results, about))
 
 
-def written(about: Subject, folder: Path = RESULTS) -> Report | None:
-    """What the last run wrote."""
+def read_results(about: Subject, folder: Path = RESULTS) -> Report | None:
+    """Returns the results of the last run, or None if there are none."""
     path = folder / f"{about.name}.json"
     return msgspec.json.decode(path.read_bytes(), type=Report) if path.exists() else None
 
 
-def page(found: Report, about: Subject) -> str:
-    missed = sum(row.met is False for row in found.rows)
-    asked = sum(row.met is not None for row in found.rows)
+def page(results: Report, about: Subject) -> str:
+    missed = sum(row.met is False for row in results.rows)
+    targets = sum(row.met is not None for row in results.rows)
     return "\n".join(
         [
             f"# {about.title}",
             "",
-            f"`make bench-{about.name}` at {found.commit} on {found.date}: "
-            f"Python {found.python}, {found.cpu}, {found.cores} cores"
-            + (", quick" if found.quick else "")
-            + f". {asked - missed} of {asked} bars met.",
+            f"`make bench-{about.name}` at {results.commit} on {results.date}: "
+            f"Python {results.python}, {results.cpu}, {results.cores} cores"
+            + (", quick" if results.quick else "")
+            + f". {targets - missed} of {targets} targets met.",
             about.how,
-            "`~` marks rows during which others used more than a quarter of a core.",
+            "`~` marks rows during which other processes used more than a quarter of a core.",
             "",
-            *table(found.rows),
+            *table(results.rows),
             "",
         ]
     )
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    lines = ["| what | ours | peer | ratio | bar | met | note |", "|---|---:|---:|---:|---|---|---|"]
-    for found in rows:
-        peer = "" if found.peer is None else f"{figure(found.peer)} ({found.peer_is})"
-        ratio = "" if found.ratio is None else f"{found.ratio:.2f}"
-        met = {None: "", True: "yes", False: "**no**"}[found.met]
-        loud = "" if found.quiet else " ~"
-        ours = f"{figure(found.ours)} {found.unit}{loud}"
-        note = "; ".join(filter(None, [found.note, found.commit and f"at {found.commit}"]))
-        lines.append(f"| {found.what} | {ours} | {peer} | {ratio} | {found.bar} | {met} | {note} |")
+    lines = ["| measurement | Lakestream | peer | ratio | target | met | note |", "|---|---:|---:|---:|---|---|---|"]
+    for row in rows:
+        peer = "" if row.peer is None else f"{figure(row.peer)} ({row.peer_is})"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        met = {None: "", True: "yes", False: "**no**"}[row.met]
+        noisy = "" if row.quiet else " ~"
+        ours = f"{figure(row.ours)} {row.unit}{noisy}"
+        note = "; ".join(filter(None, [row.note, row.commit and f"at {row.commit}"]))
+        lines.append(f"| {row.what} | {ours} | {peer} | {ratio} | {row.bar} | {met} | {note} |")
     return lines
 
 

@@ -1,18 +1,18 @@
-"""`python -m benchmarks.kafka [PART …] [--only-lakestream] [--runs N] [--quick] [--write]`: the parts, then a table."""
+"""`python -m benchmarks.kafka [PART …] [--only-lakestream] [--runs N] [--quick] [--write]`."""
 
 import sys
 
 from benchmarks.common.report import Subject
 from benchmarks.kafka.command import Command
-from benchmarks.kafka.sides import KAFKA, KAFKA_SYNCED, LAKESTREAM
+from benchmarks.kafka.servers import KAFKA, KAFKA_SYNCED, LAKESTREAM
 
 BROKERS = Command(
     Subject(
         "kafka",
-        "Lakestream beside Apache Kafka",
-        "Both are asked the same by the same client (confluent-kafka) on the same machine, by turns. Figures are"
-        " medians, ratios medians over pairs of runs. CPU is that of the server with all that it started, user and"
-        " system.",
+        "Lakestream compared with Apache Kafka",
+        "Both run the same load from the same client (confluent-kafka) on the same machine, in turns. Figures are"
+        " medians, ratios are medians over pairs of runs. CPU is user and system time of the server and all its"
+        " descendants.",
     ),
     package="benchmarks.kafka",
     parts=(

@@ -1,15 +1,15 @@
-"""Offsets that groups commit: 32 groups, each with one request in flight, of one partition and of ten.
+"""Offset commits of 32 groups, each with one request in flight, of one partition and of ten.
 
-Asked: 5,000 offsets a second and core of the server.
+Target: 5,000 offsets per second and core of the server.
 """
 
 import itertools
 
 from benchmarks.common.report import Row
 from benchmarks.kafka.load.tasks import Commit
-from benchmarks.kafka.loads import Loaded, loaded
+from benchmarks.kafka.loads import LoadRun, run_load
 from benchmarks.kafka.rounds import Bench, rounds
-from benchmarks.kafka.sides import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server, servers
+from benchmarks.kafka.servers import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server, servers
 
 GROUPS = 32
 FEW, MANY = 1, 10
@@ -19,18 +19,18 @@ PER_S_AND_CORE = 5_000
 
 async def run(bench: Bench) -> list[Row]:
     rows: list[Row] = []
-    async with servers(bench.of(LAKESTREAM, KAFKA, KAFKA_SYNCED), bench.stage.fresh()) as sides:
+    async with servers(bench.of(LAKESTREAM, KAFKA, KAFKA_SYNCED), bench.stage.new_folder()) as sides:
         for partitions in (FEW, MANY):
-            rows += await _of(bench, sides, partitions)
+            rows += await _rows_of(bench, sides, partitions)
     return rows
 
 
-async def _of(bench: Bench, sides: list[Server], partitions: int) -> list[Row]:
+async def _rows_of(bench: Bench, sides: list[Server], partitions: int) -> list[Row]:
     count, numbers = bench.scaled(REQUESTS), itertools.count()
 
-    async def work(server: Server) -> Loaded:
+    async def work(server: Server) -> LoadRun:
         topic = f"commits-{partitions}-{next(numbers)}"
-        await server.make_topics([topic], partitions)
+        await server.create_topics([topic], partitions)
         task = Commit(
             bootstrap=server.bootstrap,
             topic=topic,
@@ -39,21 +39,21 @@ async def _of(bench: Bench, sides: list[Server], partitions: int) -> list[Row]:
             groups=GROUPS,
             commits=count,
         )
-        found = await loaded(server, task, amount=count * partitions)
+        run = await run_load(server, task, amount=count * partitions)
         await server.delete_topic(topic)
-        return found
+        return run
 
-    found = await rounds(bench, sides, work)
+    results = await rounds(bench, sides, work)
     what = f"offsets committed, {partitions} in a request, {GROUPS} groups"
     return [
-        found.row("commits", what, lambda run: run.per_s, "/s"),
-        found.row("commits", "request of it", lambda run: run.told[0].p99_ms, "ms p99"),
-        found.row(
+        results.row("commits", what, lambda run: run.per_s, "/s"),
+        results.row("commits", "latency of the commit request", lambda run: run.results[0].p99_ms, "ms p99"),
+        results.row(
             "commits",
-            "a second and core of the server",
+            "offsets committed per second and core of the server",
             lambda run: run.amount / run.cost.cpu_s,
             "offsets",
             at_least=PER_S_AND_CORE,
-            in_itself=True,
+            absolute=True,
         ),
     ]

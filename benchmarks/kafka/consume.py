@@ -1,11 +1,11 @@
-"""Consume in bulk: 1 KiB records of 8 partitions, as fast as one consumer takes them.
+"""Consume in bulk: 1 KiB records of 8 partitions, as fast as one consumer reads them.
 
-- **tail**: what was written last, by ten consumers one after the other. It fits into what a broker keeps in memory.
-- **following**: one consumer at the end of a log that is being produced in bulk, both together.
-- **cold**: a whole log after a restart, none of it in any memory. The server reads another log before, to be warm.
+- **tail**: the newest records, which fit into a broker's memory, read by ten consumers one after the other.
+- **following**: one consumer at the end of a log, while a producer writes to it in bulk.
+- **cold**: a whole log after a restart, with nothing cached. The server serves another log first, to warm up.
 
-Asked: server CPU per GB, of the tail and cold, not above Apache Kafka's, which hands files to the kernel (sendfile). A
-Kafka that syncs reads the same way, so there is only one here.
+Target: server CPU per GB of tail and cold reads at most that of Apache Kafka, which uses sendfile. A Kafka that syncs
+its writes reads in the same way, so only one Kafka is measured.
 """
 
 import itertools
@@ -14,22 +14,22 @@ from benchmarks.common.measure import evict
 from benchmarks.common.report import Row
 from benchmarks.kafka.load.payload import SIZE
 from benchmarks.kafka.load.tasks import Consume, Produce
-from benchmarks.kafka.loads import Loaded, cpu_s_per_gb, loaded, mb_per_s
+from benchmarks.kafka.loads import LoadRun, cpu_s_per_gb, mb_per_s, run_load
 from benchmarks.kafka.produce import CODECS, PARTITIONS, RECORDS
 from benchmarks.kafka.rounds import Bench, peak_memory, prepare, rounds
-from benchmarks.kafka.sides import KAFKA, LAKESTREAM, Server, servers
+from benchmarks.kafka.servers import KAFKA, LAKESTREAM, Server, servers
 
 TAIL = 96_000
-"""Records: less than the 128 MiB that Lakestream keeps in memory."""
+"""Records: less than the 128 MiB cache of Lakestream."""
 CONSUMERS = 10
 WARM = "warm"
 WARM_READERS = 3
-"""Of some GB: a fetch is of megabytes, so it takes that much until a JVM has seen many of them."""
+"""Reads of some GB: a fetch returns megabytes, so a JVM needs that many bytes to compile its frequent code."""
 
 
 async def run(bench: Bench) -> list[Row]:
     rows: list[Row] = []
-    async with servers(bench.of(LAKESTREAM, KAFKA), bench.stage.fresh()) as sides:
+    async with servers(bench.of(LAKESTREAM, KAFKA), bench.stage.new_folder()) as sides:
         for codec in CODECS:
             rows += await _tail(bench, sides, codec)
         for codec in CODECS:
@@ -47,34 +47,34 @@ async def _tail(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
     for server in sides:
         await _fill(server, topic, count, codec)
 
-    async def work(server: Server) -> Loaded:
-        return await loaded(server, _consume(server, topic, count, CONSUMERS), amount=CONSUMERS * count * SIZE)
+    async def work(server: Server) -> LoadRun:
+        return await run_load(server, _consume(server, topic, count, CONSUMERS), amount=CONSUMERS * count * SIZE)
 
-    found = await rounds(bench, sides, work, warm_ups=2)
+    results = await rounds(bench, sides, work, warm_ups=2)
     what = f"consume the tail, {codec}"
     note = f"the last {count * SIZE / 1e6:.0f} MB, {CONSUMERS} consumers one after the other"
     return [
-        found.row("consume", what, mb_per_s, "MB/s", note=note),
-        found.row("consume", f"server CPU of it, tail, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),
+        results.row("consume", what, mb_per_s, "MB/s", note=note),
+        results.row("consume", f"server CPU of tail consume, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),
     ]
 
 
 async def _following(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
     count, numbers = bench.scaled(RECORDS), itertools.count()
 
-    async def work(server: Server) -> Loaded:
+    async def work(server: Server) -> LoadRun:
         topic = f"following-{codec}-{next(numbers)}"
-        await server.make_topics([topic], PARTITIONS)
+        await server.create_topics([topic], PARTITIONS)
         prepare(server, bench.stage.folder, count * SIZE)
         tasks = _produce(server, topic, count, codec), _consume(server, topic, count)
-        found = await loaded(server, *tasks, amount=count * SIZE)
+        run = await run_load(server, *tasks, amount=count * SIZE)
         await server.delete_topic(topic)
-        return found
+        return run
 
-    found = await rounds(bench, sides, work)
+    results = await rounds(bench, sides, work)
     return [
-        found.row("consume", f"produce and follow, {codec}", mb_per_s, "MB/s", note="each record counts once"),
-        found.row("consume", f"server CPU of both, {codec}", cpu_s_per_gb, "s/GB"),
+        results.row("consume", f"produce and follow, {codec}", mb_per_s, "MB/s", note="each record counts once"),
+        results.row("consume", f"server CPU of produce and follow, {codec}", cpu_s_per_gb, "s/GB"),
     ]
 
 
@@ -83,23 +83,23 @@ async def _cold(bench: Bench, sides: list[Server], codec: str) -> list[Row]:
     for server in sides:
         await _fill(server, topic, count, codec)
 
-    async def work(server: Server) -> Loaded:
+    async def work(server: Server) -> LoadRun:
         server.stop()
         await server.start()
-        await loaded(server, _consume(server, WARM, count, WARM_READERS), amount=WARM_READERS * count * SIZE)
+        await run_load(server, _consume(server, WARM, count, WARM_READERS), amount=WARM_READERS * count * SIZE)
         evict(server.folder)
-        return await loaded(server, _consume(server, topic, count), amount=count * SIZE)
+        return await run_load(server, _consume(server, topic, count), amount=count * SIZE)
 
-    found = await rounds(bench, sides, work, warm_ups=0)  # each starts anew
+    results = await rounds(bench, sides, work, warm_ups=0)  # each starts from the beginning
     return [
-        found.row("consume", f"consume a cold log, {codec}", mb_per_s, "MB/s"),
-        found.row("consume", f"server CPU of it, cold, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),
+        results.row("consume", f"consume a cold log, {codec}", mb_per_s, "MB/s"),
+        results.row("consume", f"server CPU of cold consume, {codec}", cpu_s_per_gb, "s/GB", at_most=1.0),
     ]
 
 
 async def _fill(server: Server, topic: str, count: int, codec: str) -> None:
-    await server.make_topics([topic], PARTITIONS)
-    await loaded(server, _produce(server, topic, count, codec), amount=count * SIZE)
+    await server.create_topics([topic], PARTITIONS)
+    await run_load(server, _produce(server, topic, count, codec), amount=count * SIZE)
 
 
 def _produce(server: Server, topic: str, count: int, codec: str) -> Produce:

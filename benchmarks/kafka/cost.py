@@ -1,6 +1,7 @@
-"""The `cost` profile: objects in a bucket, here an S3 server on the same machine, and SQLite. There is no peer.
+"""The `cost` profile, without a peer: objects in a bucket of an S3 server on the same machine, and SQLite.
 
-Asked, at 5,000 records of 1 KiB a second: ack p50 below 300 ms; as many puts a second with 500 partitions as with 8.
+Target, at 5,000 records of 1 KiB per second: ack p50 at most 300 ms, and at most 1.2 times as many puts per second with
+500 partitions as with 8.
 """
 
 import asyncio
@@ -14,24 +15,24 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.common.measure import by_turns
+from benchmarks.common.measure import run_in_turns
 from benchmarks.common.report import Row, row
 from benchmarks.kafka.load.tasks import Stamp
-from benchmarks.kafka.loads import Loaded, cores, loaded
+from benchmarks.kafka.loads import LoadRun, cores, run_load
 from benchmarks.kafka.rounds import Bench
-from benchmarks.kafka.sides import Server, lakestream
+from benchmarks.kafka.servers import Server, lakestream
 from lakestream.testing.servers import s3_server
 
 FEW, MANY = 8, 500
 PER_S = 5_000
 SECONDS = 16
 PRODUCERS = 8
-"""A client sends one request for each partition, 5,000 a second with many of them, and each is under way for the length
-of a flush: more than a broker takes from one connection."""
+"""A client sends one request per partition, which is 5,000 per second with many partitions, and each is in flight for
+the duration of a flush: more than a broker accepts from one connection."""
 
 
 @dataclass(frozen=True, slots=True)
-class Put(Loaded):
+class PutRun(LoadRun):
     puts: float
 
     @property
@@ -42,10 +43,10 @@ class Put(Loaded):
 async def run(bench: Bench) -> list[Row]:
     count, numbers = PER_S * bench.scaled(SECONDS), itertools.count()
 
-    def with_partitions(server: Server, partitions: int) -> Callable[[], Awaitable[Put]]:
-        async def work() -> Put:
+    def with_partitions(server: Server, partitions: int) -> Callable[[], Awaitable[PutRun]]:
+        async def work() -> PutRun:
             topic = f"cost-{next(numbers)}"
-            await server.make_topics([topic], partitions)
+            await server.create_topics([topic], partitions)
             task = Stamp(
                 bootstrap=server.bootstrap,
                 topic=topic,
@@ -56,24 +57,24 @@ async def run(bench: Bench) -> list[Row]:
                 producers=PRODUCERS,
             )
             before = await _puts(server)
-            found = await loaded(server, task, amount=count)
+            run = await run_load(server, task, amount=count)
             puts = await _puts(server) - before
             await server.delete_topic(topic)
-            return Put(found.amount, found.cost, found.told, puts)
+            return PutRun(run.amount, run.cost, run.results, puts)
 
         return work
 
-    async with _on_bucket(bench.stage.fresh()) as server:
+    async with _on_bucket(bench.stage.new_folder()) as server:
         works = [with_partitions(server, partitions) for partitions in (FEW, MANY)]
-        found, quiet = await by_turns(works, bench.runs, bench.tries)
-    few, many = [one for one, _ in found], [other for _, other in found]
-    ratio = statistics.median(other.puts_per_s / one.puts_per_s for one, other in found)
+        pairs, quiet = await run_in_turns(works, bench.runs, bench.attempts)
+    few, many = [run for run, _ in pairs], [run for _, run in pairs]
+    ratio = statistics.median(of_many.puts_per_s / of_few.puts_per_s for of_few, of_many in pairs)
     return [
         *_acks(few, FEW, quiet),
         *_acks(many, MANY, quiet),
         row(
             "cost",
-            f"puts, {MANY} partitions to {FEW}",
+            f"puts with {MANY} partitions compared with {FEW}",
             ratio,
             "times",
             at_most=1.2,
@@ -83,13 +84,13 @@ async def run(bench: Bench) -> list[Row]:
     ]
 
 
-def _acks(runs: list[Put], partitions: int, quiet: bool) -> list[Row]:
-    p99 = _median(runs, lambda run: run.told[0].p99_ms)
+def _acks(runs: list[PutRun], partitions: int, quiet: bool) -> list[Row]:
+    p99 = _median(runs, lambda run: run.results[0].p99_ms)
     return [
         row(
             "cost",
             f"{PER_S:,} records/s to {partitions} partitions, cost profile on S3, ack",
-            _median(runs, lambda run: run.told[0].p50_ms),
+            _median(runs, lambda run: run.results[0].p50_ms),
             "ms p50",
             at_most=300,
             quiet=quiet,
@@ -98,11 +99,11 @@ def _acks(runs: list[Put], partitions: int, quiet: bool) -> list[Row]:
     ]
 
 
-def _median(runs: list[Put], figure: Callable[[Put], float]) -> float:
+def _median(runs: list[PutRun], figure: Callable[[PutRun], float]) -> float:
     return statistics.median(map(figure, runs))
 
 
-def _puts_per_s(run: Put) -> float:
+def _puts_per_s(run: PutRun) -> float:
     return run.puts_per_s
 
 
@@ -124,11 +125,11 @@ async def _on_bucket(folder: Path) -> AsyncIterator[Server]:
 
 
 async def _puts(server: Server) -> float:
-    """So far, as the server itself counts them."""
+    """Returns the puts so far, from the server's metrics."""
 
     def count() -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=10) as answer:
-            families = text_string_to_metric_families(answer.read().decode())
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.http_port}/metrics", timeout=10) as response:
+            families = text_string_to_metric_families(response.read().decode())
         return sum(
             sample.value
             for family in families

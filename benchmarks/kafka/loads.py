@@ -1,4 +1,4 @@
-"""Runs load generators against a server, and measures the server meanwhile."""
+"""Runs load generators against a server, and measures the server during the load."""
 
 import asyncio
 import os
@@ -12,21 +12,21 @@ import msgspec
 
 from benchmarks.common.measure import Run, measured
 from benchmarks.kafka.load.client import LoadFailed
-from benchmarks.kafka.load.tasks import Task, Told
-from benchmarks.kafka.sides import Server
+from benchmarks.kafka.load.tasks import LoadResult, Task
+from benchmarks.kafka.servers import Server
 
 LOAD_S_MAX: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded(Run):
-    """What the server did, and what each generator tells of it."""
+class LoadRun(Run):
+    """The measured run of the server, and the result of each load generator."""
 
-    told: tuple[Told, ...]
+    results: tuple[LoadResult, ...]
 
 
 class Generator:
-    """One process; `ready`, `go`, `told`, in this order."""
+    """Process of a load generator: call `ready`, then `go`, then `result`."""
 
     def __init__(self, task: Task, process: asyncio.subprocess.Process) -> None:
         self._task = task
@@ -39,8 +39,8 @@ class Generator:
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
 
-    async def told(self) -> Told:
-        return msgspec.json.decode(await self._line(), type=Told)
+    async def result(self) -> LoadResult:
+        return msgspec.json.decode(await self._line(), type=LoadResult)
 
     async def _line(self) -> bytes:
         assert self._process.stdout is not None
@@ -53,7 +53,7 @@ class Generator:
 
 @asynccontextmanager
 async def generator(task: Task) -> AsyncIterator[Generator]:
-    """Ready when the block is entered, gone with its connections when it is left."""
+    """Starts a load generator and waits until it is ready; kills it at the end of the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -64,39 +64,39 @@ async def generator(task: Task) -> AsyncIterator[Generator]:
         env=dict(os.environ),
     )
     try:
-        made = Generator(task, process)
-        await made.ready()
-        yield made
+        load = Generator(task, process)
+        await load.ready()
+        yield load
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
 
 
-async def loaded(server: Server, *tasks: Task, amount: int) -> Loaded:
-    """All tasks at once, on so many bytes (or things) in all."""
+async def run_load(server: Server, *tasks: Task, amount: int) -> LoadRun:
+    """Runs all tasks concurrently. `amount` is the sum of bytes, records or requests of all tasks."""
     try:
         async with AsyncExitStack() as opened:
             generators = [await opened.enter_async_context(generator(task)) for task in tasks]
             with measured(server.pid) as cost:
-                for one in generators:
-                    one.go()
-                told = [await one.told() for one in generators]
+                for load in generators:
+                    load.go()
+                results = [await load.result() for load in generators]
     except (LoadFailed, TimeoutError) as error:
-        raise LoadFailed(f"{error}; the last that {server.name} said: {server.last_words()}") from error
-    return Loaded(amount, cost, tuple(told))
+        raise LoadFailed(f"{error}; end of the log of {server.name}: {server.log_tail()}") from error
+    return LoadRun(amount, cost, tuple(results))
 
 
 # Figures of a run
 
 
-def mb_per_s(run: Loaded) -> float:
+def mb_per_s(run: LoadRun) -> float:
     return run.per_s / 1e6
 
 
-def cpu_s_per_gb(run: Loaded) -> float:
+def cpu_s_per_gb(run: LoadRun) -> float:
     return run.cpu_s_per_gb
 
 
-def cores(run: Loaded) -> float:
+def cores(run: LoadRun) -> float:
     return run.cost.cpu_s / run.cost.seconds

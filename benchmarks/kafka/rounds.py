@@ -1,4 +1,4 @@
-"""The sides by turns, and what they did held against each other."""
+"""Runs the servers in turns, and compares their results."""
 
 import statistics
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from benchmarks.common.measure import Run, by_turns, evict, median, warm_memory
+from benchmarks.common.environment import Stage
+from benchmarks.common.measure import Run, evict, median, run_in_turns, warm_memory
 from benchmarks.common.report import Row, row
 from benchmarks.common.report import figure as shown
-from benchmarks.common.stage import Stage
-from benchmarks.kafka.sides import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server
+from benchmarks.kafka.servers import KAFKA, KAFKA_SYNCED, LAKESTREAM, Server
 
 
 class Named(Protocol):
-    """A side: a server, or several that work together."""
+    """Side of the comparison: a server or a cluster."""
 
     @property
     def name(self) -> str: ...
@@ -26,18 +26,19 @@ S = TypeVar("S", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the user asked for."""
+    """Options of the command line."""
 
     stage: Stage
     sides: tuple[str, ...]
     runs: int
 
     @property
-    def tries(self) -> int:
-        """For so many quiet runs. Who is in a hurry takes them as they come."""
+    def attempts(self) -> int:
+        """Maximum of attempts to get quiet runs; with --quick noisy runs are accepted."""
         return self.runs if self.stage.quick else 2 * self.runs
 
     def of(self, *names: str) -> tuple[str, ...]:
+        """Returns the names among the selected sides."""
         return tuple(name for name in names if name in self.sides)
 
     def scaled(self, amount: int) -> int:
@@ -53,7 +54,7 @@ class Rounds(Generic[R]):
         return median(self.by_side[side], figure)
 
     def ratio(self, side: str, figure: Callable[[R], float]) -> float:
-        """Ours to theirs: the median over rounds."""
+        """Returns the ratio of the figure of Lakestream to that of `side`: the median over rounds."""
         pairs = zip(self.by_side[LAKESTREAM], self.by_side[side], strict=True)
         return statistics.median(figure(ours) / figure(theirs) for ours, theirs in pairs)
 
@@ -67,45 +68,49 @@ class Rounds(Generic[R]):
         against: str = KAFKA,
         at_least: float | None = None,
         at_most: float | None = None,
-        in_itself: bool = False,
+        absolute: bool = False,
         note: str = "",
     ) -> Row:
-        """A bar is asked of the ratio to `against`, and not at all without that side; or of our figure in itself."""
-        both = against in self.by_side
-        asked = both or in_itself
+        """Returns a row whose target is for the ratio to `against`, or (`absolute`) for the figure of Lakestream.
+
+        Without the side `against` there is no ratio, and so no target."""
+        has_peer = against in self.by_side
+        has_target = has_peer or absolute
         others = [side for side in self.by_side if side not in (LAKESTREAM, against)]
-        theirs = [f"{side}: {shown(self.median(side, figure))}" for side in others]
+        figures = [f"{side}: {shown(self.median(side, figure))}" for side in others]
         return row(
             benchmark,
             what,
             self.median(LAKESTREAM, figure),
             unit,
-            peer=self.median(against, figure) if both else None,
-            peer_is=against if both else "",
-            ratio=self.ratio(against, figure) if both and not in_itself else None,
-            at_least=at_least if asked else None,
-            at_most=at_most if asked else None,
+            peer=self.median(against, figure) if has_peer else None,
+            peer_is=against if has_peer else "",
+            ratio=self.ratio(against, figure) if has_peer and not absolute else None,
+            at_least=at_least if has_target else None,
+            at_most=at_most if has_target else None,
             quiet=self.quiet,
-            note="; ".join(filter(None, [note, *theirs])),
+            note="; ".join(filter(None, [note, *figures])),
         )
 
 
 async def rounds(bench: Bench, servers: Sequence[S], work: Callable[[S], Awaitable[R]], warm_ups: int = 1) -> Rounds[R]:
-    """The first rounds only warm up: the JVM makes machine code of what it does often. Without one, once will do."""
+    """Runs the work on the servers in turns, and returns the measured rounds.
 
-    def one(server: S) -> Callable[[], Awaitable[R]]:
+    `warm_ups` rounds before are not measured, in which a JVM compiles frequent code. Without a JVM one is enough."""
+
+    def work_on(server: S) -> Callable[[], Awaitable[R]]:
         return lambda: work(server)
 
     for _ in range(warm_ups if len(bench.sides) > 1 else min(warm_ups, 1)):
         for server in servers:
             await work(server)
-    found, quiet = await by_turns([one(server) for server in servers], bench.runs, bench.tries)
-    by_side = {server.name: [loads[number] for loads in found] for number, server in enumerate(servers)}
+    runs, quiet = await run_in_turns([work_on(server) for server in servers], bench.runs, bench.attempts)
+    by_side = {server.name: [loads[number] for loads in runs] for number, server in enumerate(servers)}
     return Rounds(by_side, quiet)
 
 
 def prepare(server: Server, folder: Path, size: int) -> None:
-    """No run inherits another's pages, and none pays for memory that the machine has given back to its host."""
+    """Empties the page cache, and requests memory that the machine has returned to its host."""
     evict(server.folder)
     warm_memory(folder, size)
 

@@ -1,1 +1,1 @@
-"""The log's costs: `python -m benchmarks.log`. What is asked of each is in the table that it writes."""
+"""Costs of the log: `python -m benchmarks.log`. The written table contains the target of each cost."""

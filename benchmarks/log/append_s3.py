@@ -1,4 +1,4 @@
-"""Append in the `cost` profile to an S3 server, against bare obstore puts of objects of the same sizes."""
+"""Append in the `cost` profile to an S3 server, compared with bare obstore puts of the same sizes."""
 
 import asyncio
 import os
@@ -6,16 +6,16 @@ import statistics
 
 import obstore
 
-from benchmarks.common.measure import Run, evict, in_turns, measured, median, warm_memory
+from benchmarks.common.environment import Stage
+from benchmarks.common.measure import Run, evict, measured, median, run_pairs, warm_memory
 from benchmarks.common.report import Row, row
-from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.stage import bucket, log_on_bucket, make_logs
+from benchmarks.log.environment import bucket, create_logs, log_on_bucket
+from lakestream.config.settings import WalSettings
 from lakestream.model import KiB, MiB
-from lakestream.settings import WalSettings
 
 PARTITIONS = 256
-"""As many as it takes, at 5 batches in flight each, to keep all uploads busy."""
+"""Enough to use all uploads, with 5 batches in flight each."""
 BATCH = 64 * KiB
 
 
@@ -23,14 +23,14 @@ async def run(stage: Stage) -> list[Row]:
     count = 256 * MiB // BATCH // PARTITIONS
     first, *work = load.batches(1 + count, BATCH, records=64)
     total = PARTITIONS * count * BATCH
-    at_once = WalSettings().uploads_max
-    async with bucket(stage.fresh()) as where:
+    uploads_max = WalSettings().uploads_max
+    async with bucket(stage.new_folder()) as where:
 
         async def ours() -> Run:
-            async with log_on_bucket(stage.fresh(), where) as (log, metadata):
-                partitions = await make_logs(metadata, PARTITIONS)
+            async with log_on_bucket(stage.new_folder(), where) as (log, metadata):
+                partitions = await create_logs(metadata, PARTITIONS)
                 await load.produce(log, load.work_for(partitions, [first]))  # opens the logs
-                where.noted.sizes.clear()
+                where.recording.sizes.clear()
                 warm_memory(stage.folder, total)
                 with measured() as cost:
                     await load.produce(log, load.work_for(partitions, work))
@@ -38,7 +38,7 @@ async def run(stage: Stage) -> list[Row]:
             return Run(total, cost)
 
         async def bare() -> Run:
-            sizes = list(where.noted.sizes)
+            sizes = list(where.recording.sizes)
             whole = memoryview(os.urandom(max(sizes)))
             bodies = iter([[whole[:size]] for size in sizes])
 
@@ -48,12 +48,14 @@ async def run(stage: Stage) -> list[Row]:
 
             warm_memory(stage.folder, total)
             with measured() as cost:
-                await asyncio.gather(*(put_on(worker) for worker in range(at_once)))
+                await asyncio.gather(*(put_on(worker) for worker in range(uploads_max)))
             evict(where.root)
             return Run(sum(sizes), cost)
 
-        pairs = await in_turns(ours, bare, stage.times)
-        objects = f"objects of {statistics.median(where.noted.sizes) / MiB:.1f} MiB (median), {at_once} at once"
+        pairs = await run_pairs(ours, bare, stage.times)
+        objects = (
+            f"objects of {statistics.median(where.recording.sizes) / MiB:.1f} MiB (median), {uploads_max} concurrently"
+        )
     return [
         row(
             "append-s3",
@@ -69,7 +71,7 @@ async def run(stage: Stage) -> list[Row]:
         ),
         row(
             "append-s3",
-            "CPU of that append",
+            "CPU of append, cost profile",
             median(pairs.ours, lambda run: run.cpu_s_per_gb),
             "s/GB",
             peer=median(pairs.peers, lambda run: run.cpu_s_per_gb),

@@ -1,14 +1,14 @@
-"""Claims per second, each with its floor read back, on SQLite and on Oxia; and how long a single one takes."""
+"""Claims per second and latency of a call on SQLite and on Oxia; each claim reads the floor of its partition."""
 
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from benchmarks.common.measure import Run, alone, measured, median, percentile
+from benchmarks.common.environment import Stage
+from benchmarks.common.measure import Run, measured, median, percentile, run_alone
 from benchmarks.common.report import Row, row
-from benchmarks.common.stage import Stage
-from benchmarks.log.stage import make_logs, oxia, sqlite
+from benchmarks.log.environment import create_logs, oxia, sqlite
 from lakestream.metadata.claims import BatchInfo, Claim, Claimed, Claims, Medium
 from lakestream.metadata.store import MetadataStore
 from lakestream.model import PartitionId
@@ -17,18 +17,18 @@ from lakestream.model import PartitionId
 async def run(stage: Stage) -> list[Row]:
     rows = []
     for name, opened in (("SQLite", sqlite), ("Oxia", oxia)):
-        for together in (1, 64, 500):
-            rows += await _rate(stage, name, opened, together)
+        for per_call in (1, 64, 500):
+            rows += await _rate(stage, name, opened, per_call)
     return rows
 
 
 async def _rate(
-    stage: Stage, name: str, opened: Callable[[Path], AbstractAsyncContextManager[MetadataStore]], together: int
+    stage: Stage, name: str, opened: Callable[[Path], AbstractAsyncContextManager[MetadataStore]], per_call: int
 ) -> list[Row]:
-    rounds = {1: 1500, 64: 150, 500: 30}[together] // (3 if stage.quick else 1)
+    rounds = {1: 1500, 64: 150, 500: 30}[per_call] // (3 if stage.quick else 1)
     took_ms: list[float] = []
-    async with opened(stage.fresh()) as metadata:
-        claims, partitions = Claims(metadata), await make_logs(metadata, together)
+    async with opened(stage.new_folder()) as metadata:
+        claims, partitions = Claims(metadata), await create_logs(metadata, per_call)
         offset = 0
 
         async def work() -> Run:
@@ -36,29 +36,29 @@ async def _rate(
             with measured() as cost:
                 for _ in range(rounds):
                     start_s = time.perf_counter()
-                    answers = await claims.create([(partition, _claim(partition, offset)) for partition in partitions])
+                    results = await claims.create([(partition, _claim(partition, offset)) for partition in partitions])
                     took_ms.append((time.perf_counter() - start_s) * 1e3)
-                    assert all(isinstance(answer, Claimed) for answer in answers)
+                    assert all(isinstance(result, Claimed) for result in results)
                     offset += 100
-            return Run(rounds * together, cost)
+            return Run(rounds * per_call, cost)
 
-        runs, quiet = await alone(work, stage.times)
+        runs, quiet = await run_alone(work, stage.times)
     took_ms.sort()
     return [
         row(
             "claims",
-            f"claims on {name}, {together} at a time",
+            f"claims on {name}, {per_call} per call",
             median(runs, lambda run: run.per_s),
             "/s",
             quiet=quiet,
             note=f"one call p50 {percentile(took_ms, 0.5):.2f}, p99 {percentile(took_ms, 0.99):.2f} ms;"
-            f" CPU {median(runs, lambda run: run.cost.cpu_s / run.amount * 1e6):.0f} µs a claim",
+            f" CPU {median(runs, lambda run: run.cost.cpu_s / run.amount * 1e6):.0f} µs per claim",
         )
     ]
 
 
 def _claim(partition: PartitionId, offset: int) -> Claim:
-    """As the log makes them: one batch of an idempotent producer."""
+    """Returns a claim of one batch of an idempotent producer, as the log creates it."""
     batch = BatchInfo(
         40, 65_576, 100, producer_id=partition.number, epoch=0, sequence_first=offset, sequence_last=offset + 99
     )

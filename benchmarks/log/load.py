@@ -1,19 +1,21 @@
-"""Producers as the broker will see them: idempotent, several batches in flight per partition, batches built ahead."""
+"""Load of idempotent producers: several batches in flight per partition, built before the measurement."""
 
 import asyncio
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from lakestream.batch import HEADER_SIZE, RecordBatch, build
 from lakestream.data.log.log import Log
 from lakestream.model import PartitionId
+from lakestream.records.batch import HEADER_SIZE, RecordBatch, build
 
 IN_FLIGHT = 5
-"""Requests that a Kafka producer has under way by default."""
+"""Requests in flight of a Kafka producer by default."""
 
 
 def batches(count: int, size: int, records: int, producer_id: int = 1) -> Iterator[bytes]:
-    """Consecutive batches of one idempotent producer, `size` bytes each with header. Nobody looks at what they hold."""
+    """Builds consecutive batches of one idempotent producer, `size` bytes each with header.
+
+    Their payload is random bytes, which the log does not parse."""
     payload = random.Random(producer_id).randbytes(size - HEADER_SIZE)
     for number in range(count):
         yield build(
@@ -28,22 +30,24 @@ def batches(count: int, size: int, records: int, producer_id: int = 1) -> Iterat
         )
 
 
-def work_for(partitions: Sequence[PartitionId], theirs: Sequence[bytes]) -> dict[PartitionId, Sequence[bytes]]:
-    """One producer that writes the same to every partition. It counts sequences per partition, so the bytes are the
-    same too, and are as warm in the processor's caches as if they had just been received."""
-    return dict.fromkeys(partitions, theirs)
+def work_for(partitions: Sequence[PartitionId], batches: Sequence[bytes]) -> dict[PartitionId, Sequence[bytes]]:
+    """Returns the same batches for every partition.
+
+    Sequence numbers count per partition, so all partitions can use the same bytes. They are then in the processor's
+    caches, as if they had just been received."""
+    return dict.fromkeys(partitions, batches)
 
 
 async def produce(log: Log, work: Mapping[PartitionId, Iterable[bytes]], in_flight: int = IN_FLIGHT) -> None:
-    """Append everything, in order per partition, as fast as the answers come."""
+    """Appends all batches, in order per partition, as fast as results arrive."""
     async with asyncio.TaskGroup() as tasks:
-        for partition, theirs in work.items():
-            rest = iter(theirs)
+        for partition, batches in work.items():
+            rest = iter(batches)
             for _ in range(in_flight):
                 tasks.create_task(_send(log, partition, rest))
 
 
 async def _send(log: Log, partition: PartitionId, rest: Iterator[bytes]) -> None:
-    # Between `next` and the batch's place in the log's buffer nothing waits: a partition's senders keep its order.
+    # No await between `next` and the log's buffer: the senders of a partition keep its order.
     for data in rest:
-        await log.place(partition, RecordBatch.parse(data))
+        await log.submit(partition, RecordBatch.parse(data))

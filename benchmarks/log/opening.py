@@ -1,25 +1,25 @@
-"""Opening a log of a million records in 5,000 claims and more, its fold as old as it ever gets."""
+"""Time to open a log of a million records in more than 5,000 claims, with the oldest possible stored state."""
 
 import time
 
-from benchmarks.common.measure import Run, alone, evict, measured, median
+from benchmarks.common.environment import Stage
+from benchmarks.common.measure import Run, evict, measured, median, run_alone
 from benchmarks.common.report import Row, row
-from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.stage import log_on_disk, make_logs
-from lakestream.batch import RecordBatch
+from benchmarks.log.environment import create_logs, log_on_disk
+from lakestream.config.settings import LogSettings
 from lakestream.model import KiB
-from lakestream.settings import LogSettings
+from lakestream.records.batch import RecordBatch
 
 CLAIMS = 5_000
 RECORDS = 200
 
 
 async def run(stage: Stage) -> list[Row]:
-    folder = stage.fresh()
-    count = CLAIMS + LogSettings().fold_every_claims - 1  # the last fold lies as many claims back as it may
+    folder = stage.new_folder()
+    count = CLAIMS + LogSettings().fold_every_claims - 1  # the last stored state is as many claims back as possible
     async with log_on_disk(folder) as (log, _, metadata):
-        (partition,) = await make_logs(metadata, 1)
+        (partition,) = await create_logs(metadata, 1)
         for data in load.batches(count, KiB, records=RECORDS):
             await log.append(partition, RecordBatch.parse(data))
     bounds_ms: list[float] = []
@@ -34,7 +34,7 @@ async def run(stage: Stage) -> list[Row]:
         assert bounds.end == count * RECORDS
         return Run(1, cost)
 
-    runs, quiet = await alone(work, 4 * stage.times)
+    runs, quiet = await run_alone(work, 4 * stage.times)
     bounds_ms.sort()
     return [
         row(
@@ -44,7 +44,7 @@ async def run(stage: Stage) -> list[Row]:
             "ms",
             at_most=50,
             quiet=quiet,
-            note=f"from asking for its bounds, page cache empty; worst {bounds_ms[-1]:.0f} ms;"
-            f" with opening and closing the store {median(runs, lambda run: run.cost.seconds * 1e3):.0f} ms",
+            note=f"read of its bounds, page cache empty; worst {bounds_ms[-1]:.0f} ms;"
+            f" including open and close of the store {median(runs, lambda run: run.cost.seconds * 1e3):.0f} ms",
         )
     ]

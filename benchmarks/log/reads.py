@@ -1,4 +1,4 @@
-"""Reads: of the tail from memory, and cold ones from disk and S3 against bare gets of the same ranges."""
+"""Tail reads from memory, and cold reads from disk and S3 compared with bare gets of the same ranges."""
 
 import asyncio
 import os
@@ -9,24 +9,24 @@ from pathlib import Path
 
 import obstore
 
-from benchmarks.common.measure import Pairs, Run, alone, evict, in_turns, measured, median, warm_memory
+from benchmarks.common.environment import Stage
+from benchmarks.common.measure import Pairs, Run, evict, measured, median, run_alone, run_pairs, warm_memory
 from benchmarks.common.report import Row, row
-from benchmarks.common.stage import Stage
 from benchmarks.log import load
-from benchmarks.log.noted import Gets, turn
-from benchmarks.log.stage import bucket, log_on_bucket, log_on_disk, make_logs
+from benchmarks.log.environment import bucket, create_logs, log_on_bucket, log_on_disk
+from benchmarks.log.recording_stores import Gets, read_id
+from lakestream.config.settings import LogSettings
 from lakestream.data.log.log import Log
 from lakestream.data.wal.segments import READ_THREADS
 from lakestream.model import Buffer, KiB, MiB, PartitionId, Span
-from lakestream.settings import LogSettings
-from lakestream.storage.ranges import plan_reads
+from lakestream.storage.range_reads import plan_reads
 
 READERS = 8
 SLICE = MiB
 BATCH = 64 * KiB
 FILL = 384 * MiB
 SMALL_CACHE = LogSettings(cache_bytes_max=32 * MiB)
-"""So that it is full for most of a cold run, as it is in a broker that has run for a while."""
+"""Small: it is full for most of a cold run, as in a broker that has run for some time."""
 
 
 async def run(stage: Stage) -> list[Row]:
@@ -39,20 +39,20 @@ async def run(stage: Stage) -> list[Row]:
 
 
 async def _tail(stage: Stage, size: int, slice_size: int, what: str) -> list[Row]:
-    """Readers that follow the end, whose records are still in memory."""
+    """Measures readers at the end of the log, whose records are still in memory."""
     count, rounds, reads = 64, 40, 0
-    async with log_on_disk(stage.fresh()) as (log, _, metadata):
-        partitions = await make_logs(metadata, READERS)
-        work = list(load.batches(count, size, records=max(1, size // KiB)))
-        await load.produce(log, load.work_for(partitions, work))
+    async with log_on_disk(stage.new_folder()) as (log, _, metadata):
+        partitions = await create_logs(metadata, READERS)
+        batches = list(load.batches(count, size, records=max(1, size // KiB)))
+        await load.produce(log, load.work_for(partitions, batches))
 
-        async def again() -> Run:
+        async def work() -> Run:
             nonlocal reads
             with measured() as cost:
                 reads = sum([await _read_all(log, one, slice_size) for _ in range(rounds) for one in partitions])
             return Run(rounds * READERS * count * size, cost)
 
-        runs, quiet = await alone(again, stage.times)
+        runs, quiet = await run_alone(work, stage.times)
     cpu_us = median(runs, lambda run: run.cost.cpu_s) / reads * 1e6
     return [
         row(
@@ -67,9 +67,9 @@ async def _tail(stage: Stage, size: int, slice_size: int, what: str) -> list[Row
 
 
 async def _cold_disk(stage: Stage) -> list[Row]:
-    folder = stage.fresh()
+    folder = stage.new_folder()
     async with log_on_disk(folder) as (log, _, metadata):
-        partitions = await _fill(stage, log, await make_logs(metadata, 64))
+        partitions = await _fill(stage, log, await create_logs(metadata, 64))
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[tuple[Log, Gets]]:
@@ -88,18 +88,18 @@ async def _cold_disk(stage: Stage) -> list[Row]:
 
 
 async def _cold_s3(stage: Stage) -> list[Row]:
-    async with bucket(stage.fresh()) as where:
-        folder = stage.fresh()
+    async with bucket(stage.new_folder()) as where:
+        folder = stage.new_folder()
         async with log_on_bucket(folder, where) as (log, metadata):
-            partitions = await _fill(stage, log, await make_logs(metadata, 64))
+            partitions = await _fill(stage, log, await create_logs(metadata, 64))
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[tuple[Log, Gets]]:
             evict(where.root)
             warm_memory(stage.folder, FILL)
-            where.noted.gets = Gets()
+            where.recording.gets = Gets()
             async with log_on_bucket(folder, where, SMALL_CACHE) as (log, _):
-                yield log, where.noted.gets
+                yield log, where.recording.gets
 
         async def get(name: str, spans: Sequence[Span]) -> list[Buffer]:
             reads = [read.span for read in plan_reads(spans)]
@@ -119,35 +119,36 @@ async def _cold(
     get: Callable[[str, Sequence[Span]], Awaitable[list[Buffer]]],
     evict_peer: Callable[[], None],
 ) -> Pairs:
-    """Readers side by side, each through its share of the logs; then the peer asks for the very same ranges, as many at
-    once and in the same order."""
-    noted = Gets()
+    """Runs concurrent readers, each with its share of the logs.
+
+    The peer then reads the same ranges with the same concurrency, in the same order."""
+    gets = Gets()
 
     async def ours() -> Run:
-        nonlocal noted
-        async with opened() as (log, noted):
+        nonlocal gets
+        async with opened() as (log, gets):
             for partition in partitions:
-                await log.bounds(partition)  # opens it: what is cold are the records
+                await log.bounds(partition)  # opens the log: only the records are cold
             shares = [partitions[first::READERS] for first in range(READERS)]
             with measured() as cost:
-                sizes = await asyncio.gather(*(_read_share(log, who, share) for who, share in enumerate(shares)))
+                sizes = await asyncio.gather(*(_read_share(log, reader, share) for reader, share in enumerate(shares)))
         return Run(sum(sizes), cost)
 
     async def bare() -> Run:
-        async def one(reader: int) -> int:
+        async def read_all(reader: int) -> int:
             size = 0
-            for asked in noted.of_reader(reader):
-                for buffers in await asyncio.gather(*(get(name, spans) for name, spans in asked)):
+            for requests in gets.of_reader(reader):
+                for buffers in await asyncio.gather(*(get(name, spans) for name, spans in requests)):
                     size += sum(map(len, buffers))
             return size
 
         evict_peer()
         warm_memory(stage.folder, FILL)
         with measured() as cost:
-            sizes = await asyncio.gather(*(one(reader) for reader in range(READERS)))
+            sizes = await asyncio.gather(*(read_all(reader) for reader in range(READERS)))
         return Run(sum(sizes), cost)
 
-    return await in_turns(ours, bare, stage.times)
+    return await run_pairs(ours, bare, stage.times)
 
 
 def _cold_row(pairs: Pairs, what: str, peer_is: str) -> Row:
@@ -162,8 +163,8 @@ def _cold_row(pairs: Pairs, what: str, peer_is: str) -> Row:
         at_least=0.7,
         quiet=pairs.quiet,
         note=f"{READERS} readers, 1 MiB a read, checksums verified, page cache empty;"
-        " the peer drops what it read at once, we keep 32 MiB of it;"
-        f" CPU {median(pairs.ours, lambda run: run.cpu_s_per_gb):.2f} against"
+        " the peer drops the bytes after the read, Lakestream caches 32 MiB of it;"
+        f" CPU {median(pairs.ours, lambda run: run.cpu_s_per_gb):.2f} compared with"
         f" {median(pairs.peers, lambda run: run.cpu_s_per_gb):.2f} s/GB",
     )
 
@@ -175,25 +176,25 @@ async def _fill(stage: Stage, log: Log, partitions: list[PartitionId]) -> list[P
 
 
 async def _read_share(log: Log, reader: int, partitions: Sequence[PartitionId]) -> int:
-    """Bytes read."""
+    """Returns the bytes read."""
     size = number = 0
     for partition in partitions:
         offset, end = 0, 1
         while offset < end:
-            turn.set((reader, number))
+            read_id.set((reader, number))
             number += 1
-            found = await log.read(partition, offset, SLICE)
-            size += sum(len(buffer) for _, buffers in found.batches for buffer in buffers)
-            offset, end = found.offset_next, found.bounds.end
+            result = await log.read(partition, offset, SLICE)
+            size += sum(len(buffer) for _, buffers in result.batches for buffer in buffers)
+            offset, end = result.offset_next, result.bounds.end
     return size
 
 
 async def _read_all(log: Log, partition: PartitionId, slice_size: int) -> int:
-    """How many reads it took."""
+    """Returns the number of reads."""
     offset, end, reads = 0, 1, 0
     while offset < end:
-        found = await log.read(partition, offset, slice_size)
-        offset, end = found.offset_next, found.bounds.end
+        result = await log.read(partition, offset, slice_size)
+        offset, end = result.offset_next, result.bounds.end
         reads += 1
     return reads
 

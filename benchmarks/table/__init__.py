@@ -1,9 +1,9 @@
-"""The way into the table and back, beside what people use today: `python -m benchmarks.table`.
+"""Costs of writes to the table and of reads from it, compared with a common setup: `python -m benchmarks.table`.
 
-That peer is Apache Kafka with a Spark Structured Streaming job which writes Iceberg (`stream.py`). `sides.py` starts
-both, `commits.py` sees when which records got into a table, `generated.py` makes tables that are old already. One file
-per part, with what it asks in its header: move, stored, fresh, idle, history, age; typed and from_avro for values with
-a schema (`orders.py`). Load generators and rounds are those of `benchmarks.kafka`.
+The peer is Apache Kafka with a Spark Structured Streaming job that writes Iceberg (`stream.py`). `servers.py` starts
+both. `commits.py` determines when records were committed to a table. `generated.py` creates tables with a long history.
+Each part is a file with its target in the header: move, stored, fresh, idle, history, age; typed and from_avro for
+values with a schema (`orders.py`). Load generators and rounds are those of `benchmarks.kafka`.
 
-Two more are run by hand, each in one process: `columns.py` and `replay.py`.
+Two more are started manually, and run in one process: `columns.py` and `replay.py`.
 """

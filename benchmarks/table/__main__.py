@@ -1,19 +1,19 @@
-"""`python -m benchmarks.table [PART …] [--only-lakestream] [--runs N] [--quick] [--write]`: the parts, then a table."""
+"""`python -m benchmarks.table [PART …] [--only-lakestream] [--runs N] [--quick] [--write]`."""
 
 import sys
 
 from benchmarks.common.report import Subject
 from benchmarks.kafka.command import Command
-from benchmarks.kafka.sides import LAKESTREAM
-from benchmarks.table.sides import KAFKA_SPARK
+from benchmarks.kafka.servers import LAKESTREAM
+from benchmarks.table.servers import KAFKA_SPARK
 
 TABLE = Command(
     Subject(
         "table",
-        "The way into the table and back, beside Kafka and Spark",
-        "The peer is Apache Kafka with a Spark Structured Streaming job that writes Iceberg, tuned. Both are asked the"
-        " same by the same client on the same machine and disk, by turns. Figures are medians, ratios medians over"
-        " pairs of runs. CPU is that of all processes of a side, user and system.",
+        "Writes to the table and reads from it, compared with Kafka and Spark",
+        "The peer is Apache Kafka with a tuned Spark Structured Streaming job that writes Iceberg. Both run the same"
+        " load from the same client on the same machine and disk, in turns. Figures are medians, ratios are medians"
+        " over pairs of runs. CPU is user and system time of all processes of a side.",
     ),
     package="benchmarks.table",
     parts=("move", "stored", "fresh", "idle", "history", "age", "typed", "from_avro"),

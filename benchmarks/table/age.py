@@ -1,8 +1,8 @@
-"""Does anything get slower or larger with the age of a topic? Its table has 10,000 files from 1,000 commits.
+"""Cost of an old topic, whose table has 10,000 files from 1,000 commits.
 
-Asked: the next commits, of ten files each, take below 300 ms; and a broker that was asked for the ends of this topic
-and for a record in its middle is not larger than one that was asked the same of the same records in ten files from one
-commit. Told besides: the same after a replay of it all, when caches are as full as they get.
+Target: the next commits, of ten files each, take less than 300 ms. A broker that has served the log end of this topic
+and a record in its middle uses at most 1.1 times the memory of a broker that has served the same from a table of the
+same records in ten files from one commit. Without a target: the same after a replay of all records, with full caches.
 """
 
 import asyncio
@@ -16,41 +16,41 @@ from confluent_kafka import TopicPartition
 
 from benchmarks.common.measure import percentile
 from benchmarks.common.report import Row, row
-from benchmarks.kafka.load.client import WAIT_S_MAX, consumer
+from benchmarks.kafka.load.client import WAIT_S_MAX, create_consumer
 from benchmarks.kafka.load.tasks import Consume
-from benchmarks.kafka.loads import loaded
+from benchmarks.kafka.loads import run_load
 from benchmarks.kafka.rounds import Bench
-from benchmarks.kafka.sides import lakestream
-from benchmarks.table.generated import Shape, make, making
+from benchmarks.kafka.servers import lakestream
+from benchmarks.table.generated import Shape, build_topic, topic_builder
 from benchmarks.table.history import first_record
 
 TOPIC: Final = "aged"
 COMMITS: Final = 1_000
 COMMIT_FILES: Final = 10
 FILE_RECORDS: Final = 10
-TIMED: Final = 30
+TIMED_COMMITS: Final = 30
 REST_S: Final = 3.0
 
 
 async def run(bench: Bench) -> list[Row]:
     commits = bench.scaled(COMMITS)
     old = Shape(commits=commits, files=commits * COMMIT_FILES, file_records=FILE_RECORDS)
-    young = Shape(commits=1, files=10, file_records=(old.files + TIMED * COMMIT_FILES) * FILE_RECORDS // 10)
-    aged, fresh = bench.stage.fresh(), bench.stage.fresh()
-    took_ms = sorted(await _timed(aged, old))
-    await make(fresh, TOPIC, young)
+    young = Shape(commits=1, files=10, file_records=(old.files + TIMED_COMMITS * COMMIT_FILES) * FILE_RECORDS // 10)
+    aged, fresh = bench.stage.new_folder(), bench.stage.new_folder()
+    took_ms = sorted(await _commit_times_ms(aged, old))
+    await build_topic(fresh, TOPIC, young)
     return [_commit_row(took_ms, old), *await _memory_rows(aged, fresh, young)]
 
 
-async def _timed(folder: Path, shape: Shape) -> list[float]:
-    """Milliseconds of the commits behind all those of the shape."""
+async def _commit_times_ms(folder: Path, shape: Shape) -> list[float]:
+    """Returns the milliseconds of the commits after those of the shape."""
     took_ms: list[float] = []
-    async with making(folder, TOPIC, shape) as made:
-        await made.all()
-        for _ in range(TIMED):
-            files, ranges = await made.files(COMMIT_FILES)
+    async with topic_builder(folder, TOPIC, shape) as builder:
+        await builder.write_all()
+        for _ in range(TIMED_COMMITS):
+            files, ranges = await builder.files(COMMIT_FILES)
             start_s = time.perf_counter()
-            await made.commit(files, ranges)
+            await builder.commit(files, ranges)
             took_ms.append(1e3 * (time.perf_counter() - start_s))
     return took_ms
 
@@ -58,7 +58,7 @@ async def _timed(folder: Path, shape: Shape) -> list[float]:
 def _commit_row(took_ms: Sequence[float], shape: Shape) -> Row:
     return row(
         "age",
-        f"commit with {shape.files:,} files and {shape.commits:,} commits behind it",
+        f"commit to a table of {shape.files:,} files and {shape.commits:,} earlier commits",
         statistics.median(took_ms),
         "ms",
         at_most=300,
@@ -67,23 +67,23 @@ def _commit_row(took_ms: Sequence[float], shape: Shape) -> Row:
 
 
 class Resident(NamedTuple):
-    """Bytes of a broker."""
+    """Resident memory of a broker in bytes."""
 
-    asked: int
+    after_read: int
     replayed: int
 
 
 async def _memory_rows(aged: Path, fresh: Path, shape: Shape) -> list[Row]:
     old, young = await _resident(aged, shape), await _resident(fresh, shape)
 
-    def memory(what: str, ours: int, theirs: int, at_most: float | None) -> Row:
+    def memory_row(what: str, ours: int, theirs: int, at_most: float | None) -> Row:
         peer_is = "10 files, 1 commit"
         ratio = ours / theirs
         return row("age", what, ours / 1e6, "MB", peer=theirs / 1e6, peer_is=peer_is, ratio=ratio, at_most=at_most)
 
     return [
-        memory("broker memory after a read in the middle of it", old.asked, young.asked, 1.1),
-        memory("broker memory after a replay of it", old.replayed, young.replayed, None),
+        memory_row("broker memory after a read in the middle of the topic", old.after_read, young.after_read, 1.1),
+        memory_row("broker memory after a replay of the topic", old.replayed, young.replayed, None),
     ]
 
 
@@ -91,18 +91,18 @@ async def _resident(folder: Path, shape: Shape) -> Resident:
     server = lakestream(folder)
     try:
         await server.start()
-        await asyncio.to_thread(_ask, server.bootstrap, shape.offset_end // 2)
+        await asyncio.to_thread(_read_middle, server.bootstrap, shape.offset_end // 2)
         await asyncio.sleep(REST_S)
-        asked = server.resident_bytes()
+        after_read = server.resident_bytes()
         task = Consume(bootstrap=server.bootstrap, topic=TOPIC, partitions=1, records=shape.offset_end)
-        await loaded(server, task, amount=shape.size)
+        await run_load(server, task, amount=shape.size)
         await asyncio.sleep(REST_S)
-        return Resident(asked, server.resident_bytes())
+        return Resident(after_read, server.resident_bytes())
     finally:
         server.kill()
 
 
-def _ask(bootstrap: str, offset: int) -> None:
-    reader = consumer(bootstrap)
+def _read_middle(bootstrap: str, offset: int) -> None:
+    reader = create_consumer(bootstrap)
     reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=WAIT_S_MAX)
     first_record(reader, TOPIC, offset)

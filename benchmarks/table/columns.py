@@ -1,6 +1,6 @@
-"""Record batches to columns and back, one core, nothing read or written: `python -m benchmarks.table.columns`.
+"""Conversion of record batches to columns and back, on one core, without I/O: `python -m benchmarks.table.columns`.
 
-Values are JSON-like (about 4:1), keys have 16 bytes. MB are of keys and values, seconds are of CPU.
+Values are JSON-like (about 4:1), keys have 16 bytes. MB are those of keys and values, seconds are CPU seconds.
 """
 
 import random
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from lakestream.batch import CODECS, build
-from lakestream.compression import compressed
-from lakestream.data.table.decode import decode
-from lakestream.data.table.encode import encode
-from lakestream.data.table.heads import Source
+from lakestream.data.table.arrow.batch_encoder import encode
+from lakestream.data.table.write.batch_decoder import decode
+from lakestream.data.table.write.batch_headers import BatchSource
 from lakestream.model import KiB, MiB
+from lakestream.records.batch import CODECS, build
+from lakestream.records.compression import compressed
 
 BATCH_BYTES = 256 * KiB
 PASSES = 5
@@ -24,7 +24,7 @@ PASSES = 5
 
 class Load(NamedTuple):
     name: str
-    source: Source
+    source: BatchSource
     records: int
     payload: int
 
@@ -56,7 +56,7 @@ def _speeds(load: Load, seconds: float) -> str:
 
 
 def best(run: Callable[[], object]) -> float:
-    """Seconds of this thread's CPU in the fastest pass: the machine is rarely quiet, and never too fast."""
+    """Returns the CPU seconds of this thread in the fastest pass, because other load can only slow a pass down."""
     taken = []
     for _ in range(PASSES):
         start = time.thread_time()
@@ -68,17 +68,17 @@ def best(run: Callable[[], object]) -> float:
 def load(
     name: str, value_size: int, codec: str, batch_records: int, *, headers: int = 0, bytes_all: int = 64 * MiB
 ) -> Load:
-    """One buffer of batches. A few different batches are enough, over and over."""
+    """Returns one buffer of batches, in which a few different batches are repeated."""
     count = max(1, bytes_all // ((value_size + 26) * batch_records))
     kinds = [_batch(random.Random(seed), value_size, codec, batch_records, headers) for seed in range(min(count, 16))]
     data = b"".join(kinds[number % len(kinds)] for number in range(count))
     records = count * batch_records
     offsets = np.arange(count, dtype=np.int64) * batch_records
-    return Load(name, Source.back_to_back(name, data, offsets), records, records * (value_size + 16))
+    return Load(name, BatchSource.back_to_back(name, data, offsets), records, records * (value_size + 16))
 
 
-def _batch(luck: random.Random, value_size: int, codec: str, count: int, headers: int) -> bytes:
-    records = b"".join(_record(luck, delta, value_size, headers) for delta in range(count))
+def _batch(rng: random.Random, value_size: int, codec: str, count: int, headers: int) -> bytes:
+    records = b"".join(_record(rng, delta, value_size, headers) for delta in range(count))
     return build(
         compressed(records, codec),
         count,
@@ -91,22 +91,22 @@ def _batch(luck: random.Random, value_size: int, codec: str, count: int, headers
     )
 
 
-def _record(luck: random.Random, delta: int, value_size: int, headers: int) -> bytes:
-    entries = b"".join(_sized(b"header-%d" % number) + _sized(luck.randbytes(8)) for number in range(headers))
-    body = b"\0" + _varint(delta) + _varint(delta) + _sized(luck.randbytes(16)) + _sized(_value(luck, value_size))
+def _record(rng: random.Random, delta: int, value_size: int, headers: int) -> bytes:
+    entries = b"".join(_sized(b"header-%d" % number) + _sized(rng.randbytes(8)) for number in range(headers))
+    body = b"\0" + _varint(delta) + _varint(delta) + _sized(rng.randbytes(16)) + _sized(_value(rng, value_size))
     body += _varint(headers) + entries
     return _varint(len(body)) + body
 
 
-def _value(luck: random.Random, size: int) -> bytes:
+def _value(rng: random.Random, size: int) -> bytes:
     text = b""
     while len(text) < size:
-        city = luck.choice([b"Berlin", b"Lisbon", b"Nairobi", b"Quito"])
+        city = rng.choice([b"Berlin", b"Lisbon", b"Nairobi", b"Quito"])
         text += b'{"id":%d,"city":"%s","amount":%d.%02d},' % (
-            luck.randrange(10**6),
+            rng.randrange(10**6),
             city,
-            luck.randrange(999),
-            luck.randrange(99),
+            rng.randrange(999),
+            rng.randrange(99),
         )
     return text[:size]
 

@@ -1,8 +1,8 @@
-"""How soon a record is a row: a steady 5,000 records of 1 KiB a second over 8 partitions, for both intervals.
+"""Delay from record to row: a steady load of 5,000 records of 1 KiB per second over 8 partitions, for both intervals.
 
-From the ack, as the client hears it, to the metadata file of the snapshot that has the record, for every record that
-was acknowledged in the window. The load goes on before and behind it. CPU is that of everything, in the window.
-Asked: p50 and p99 not later than Kafka's and Spark's at the same interval, with less CPU.
+The delay is the time from the ack at the client to the metadata file of the snapshot with the record, for every record
+that was acknowledged in the window. The load also runs before and after the window. CPU is that of all processes in the
+window. Target: p50 and p99 at most those of Kafka and Spark at the same interval, with at most their CPU.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from benchmarks.kafka.load.client import LoadFailed
 from benchmarks.kafka.load.tasks import Stamp
 from benchmarks.kafka.loads import generator
 from benchmarks.kafka.rounds import Bench, rounds
-from benchmarks.kafka.sides import LAKESTREAM
+from benchmarks.kafka.servers import LAKESTREAM
 from benchmarks.table.commits import Commits, Longs
 from benchmarks.table.loads import prepare
-from benchmarks.table.sides import KAFKA_SPARK, PARTITIONS, TOPIC, VALUES, Side, sides
+from benchmarks.table.servers import KAFKA_SPARK, PARTITIONS, TOPIC, VALUES, Side, sides
 from lakestream.model import MiB
 
 INTERVALS_S: Final = (5, 1)
 PER_S: Final = 5_000
 BEFORE_S: Final = 15
 WINDOW_S: Final = 40
-BEHIND_S: Final = 4
-"""And the interval."""
+AFTER_S: Final = 4
+"""Load after the window, in addition to the interval."""
 
 
 Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh(Run):
-    """The amount is in records."""
+class DelayRun(Run):
+    """A run whose amount is in records."""
 
     took_s: Seconds
 
@@ -50,52 +50,56 @@ class Fresh(Run):
 async def run(bench: Bench) -> list[Row]:
     rows: list[Row] = []
     for interval_s in INTERVALS_S:
-        rows += await _at(bench, interval_s)
+        rows += await _rows_at(bench, interval_s)
     return rows
 
 
-async def _at(bench: Bench, interval_s: int) -> list[Row]:
-    async def work(side: Side) -> Fresh:
+async def _rows_at(bench: Bench, interval_s: int) -> list[Row]:
+    async def work(side: Side) -> DelayRun:
         prepare(side, bench.stage.folder, 256 * MiB)
         return await _fresh(side, bench, interval_s)
 
-    async with sides(bench.of(LAKESTREAM, KAFKA_SPARK), bench.stage.fresh(), interval_s) as both:
-        found = await rounds(bench, both, work)
+    async with sides(bench.of(LAKESTREAM, KAFKA_SPARK), bench.stage.new_folder(), interval_s) as both:
+        results = await rounds(bench, both, work)
     what, against = f"{PER_S:,} records/s, every {interval_s} s", KAFKA_SPARK
     return [
-        found.row("fresh", f"{what}, ack to row", lambda run: run.percentile(50), "s p50", against=against, at_most=1),
-        found.row("fresh", f"{what}, ack to row", lambda run: run.percentile(99), "s p99", against=against, at_most=1),
-        found.row("fresh", f"{what}, CPU in all", _cores, "cores", against=against, at_most=1),
+        results.row(
+            "fresh", f"{what}, ack to row", lambda run: run.percentile(50), "s p50", against=against, at_most=1
+        ),
+        results.row(
+            "fresh", f"{what}, ack to row", lambda run: run.percentile(99), "s p99", against=against, at_most=1
+        ),
+        results.row("fresh", f"{what}, CPU of all processes", _cores, "cores", against=against, at_most=1),
     ]
 
 
-async def _fresh(side: Side, bench: Bench, interval_s: int) -> Fresh:
+async def _fresh(side: Side, bench: Bench, interval_s: int) -> DelayRun:
     window_s = WINDOW_S // 2 if bench.stage.quick else WINDOW_S
-    acks = bench.stage.fresh() / "acks"
+    acks = bench.stage.new_folder() / "acks"
     task = Stamp(
         bootstrap=side.broker.bootstrap,
         topic=TOPIC,
         partitions=PARTITIONS,
-        records=PER_S * (BEFORE_S + window_s + interval_s + BEHIND_S),
+        records=PER_S * (BEFORE_S + window_s + interval_s + AFTER_S),
         per_s=PER_S,
         skip=0,
         values=VALUES,
         acks_to=str(acks),
     )
     try:
-        side.commits.look()
+        side.commits.refresh()
         before = side.commits.records
         async with generator(task) as producing:
             producing.go()
             await asyncio.sleep(BEFORE_S)
             with measured(*side.pids) as cost:
                 await asyncio.sleep(window_s)
-            await producing.told()
+            await producing.result()
         await side.commits.reach(before + task.records)
     except (LoadFailed, TimeoutError) as error:
-        raise LoadFailed(f"{error}; the last that {side.name} said: {side.last_words()}") from error
+        raise LoadFailed(f"{error}; end of the log of {side.name}: {side.log_tail()}") from error
     took_s = _took_s(acks, side.commits, window_s)
-    return Fresh(len(took_s), cost, took_s)
+    return DelayRun(len(took_s), cost, took_s)
 
 
 def _took_s(acks: Path, commits: Commits, window_s: int) -> Seconds:
@@ -111,5 +115,5 @@ def _columns(acks: Path) -> Sequence[Longs]:
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
-def _cores(run: Fresh) -> float:
+def _cores(run: DelayRun) -> float:
     return run.cost.cpu_s / run.cost.seconds

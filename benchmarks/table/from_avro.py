@@ -1,12 +1,13 @@
-"""From produced to columns: orders of 15 fields in Avro, behind the id of their schema, over 8 partitions, as fast as
-they are taken, until the last is committed.
+"""From produced records to columns: Avro orders of 15 fields, each with the id of its schema, over 8 partitions.
 
-The peer's job has Spark's `from_avro` for the values, the columns that come of it beside each record's place, time and
-key, and nothing else. Ours does more in the same CPU: it looks up the schema by its id, keeps the headers, and encodes
-every value again to see that all its bytes come back, so that none has to be kept. Both commit every 5 s while there
-is something, and are warm: two runs before do not count. Told is all CPU but the producer's, and that without the
-brokers: of the pipeline with all that it starts, and of the Spark job. Asked, of both: less than the peer's per GB.
-"""
+The producer sends as fast as the server accepts; a run ends when the last record is committed.
+
+The peer's job uses Spark's `from_avro` for the values; its rows have the resulting columns, and each record's offset,
+time and key. Lakestream does more: it finds the schema by its id, keeps the headers, and encodes every value again to
+verify that the columns reproduce all its bytes, so that it need not store them. Both commit every 5 s while records
+arrive; two runs before the measurement warm them up. The rows are the CPU of all processes except the producer, and the
+CPU without the brokers: that of the pipeline with its children, and of the Spark job. Target for both: less than the
+peer's per GB."""
 
 import random
 from dataclasses import dataclass
@@ -17,22 +18,23 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from benchmarks.common.measure import Cost, Run, measured
 from benchmarks.common.report import Row
 from benchmarks.kafka.load.client import LoadFailed
-from benchmarks.kafka.load.payload import keep
+from benchmarks.kafka.load.payload import write_values
 from benchmarks.kafka.rounds import Bench, rounds
-from benchmarks.kafka.sides import LAKESTREAM
-from benchmarks.table.loads import moved, prepare
-from benchmarks.table.orders import FRAMES, Made, avro, order
-from benchmarks.table.sides import KAFKA_SPARK, SCHEMA_ID, Lakestream, Side, sides
+from benchmarks.kafka.servers import LAKESTREAM
+from benchmarks.table.loads import move_records, prepare
+from benchmarks.table.orders import FRAMES, EncodedOrders, avro, order
+from benchmarks.table.servers import KAFKA_SPARK, SCHEMA_ID, Lakestream, Side, sides
 
 RECORDS: Final = 4_000_000
 KINDS: Final = 262_144
-"""Each comes again in its partition after 32,768 others, 4 MiB: no codec, page or dictionary looks back that far."""
+"""A value is repeated in its partition after 32,768 others, 4 MiB: beyond the window of any codec, page or
+dictionary."""
 INTERVAL_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TypedMove(Run):
-    """The amount is in bytes of values, with what stands in front of them; `cost` is that of all."""
+    """Run whose amount is in bytes of values, schema ids included; `cost` is that of all processes."""
 
     mover: Cost
 
@@ -42,24 +44,24 @@ class TypedMove(Run):
 
 
 async def run(bench: Bench) -> list[Row]:
-    count, made, values = bench.scaled(RECORDS), _made(), bench.stage.fresh() / "values"
+    count, encoded, values = bench.scaled(RECORDS), _encoded_orders(), bench.stage.new_folder() / "values"
     frame = FRAMES.pack(0, SCHEMA_ID)
-    keep([frame + value[len(frame) :] for value in made.values], values)
+    write_values([frame + value[len(frame) :] for value in encoded.values], values)
 
     async def work(side: Side) -> TypedMove:
-        prepare(side, bench.stage.folder, 2 * count * len(made.values[0]))
+        prepare(side, bench.stage.folder, 2 * count * len(encoded.values[0]))
         with measured(side.mover_pid) as mover:
-            everything = await moved(side, count, str(values))
-        return TypedMove(everything.amount, everything.cost, mover)
+            run = await move_records(side, count, str(values))
+        return TypedMove(run.amount, run.cost, mover)
 
     names = bench.of(LAKESTREAM, KAFKA_SPARK)
-    async with sides(names, bench.stage.fresh(), INTERVAL_S, apart=True, schema=made.writer.text) as both:
-        found = await rounds(bench, both, work, warm_ups=2)
+    async with sides(names, bench.stage.new_folder(), INTERVAL_S, separate=True, schema=encoded.writer.text) as both:
+        results = await rounds(bench, both, work, warm_ups=2)
         raw = {side.name: _raw_share(side) for side in both}[LAKESTREAM]
     what, against = "Avro values of 15 fields, from produced to columns", KAFKA_SPARK
     note = f"every value is encoded again and compared; {raw:.1%} keep their bytes"
     return [
-        found.row(
+        results.row(
             "from_avro",
             f"{what}: CPU, broker included",
             lambda run: run.cpu_s_per_gb,
@@ -68,7 +70,7 @@ async def run(bench: Bench) -> list[Row]:
             at_most=1,
             note=note,
         ),
-        found.row(
+        results.row(
             "from_avro",
             f"{what}: CPU of pipeline or Spark job",
             lambda run: run.mover_cpu_s_per_gb,
@@ -77,17 +79,17 @@ async def run(bench: Bench) -> list[Row]:
             at_most=1,
             note=note,
         ),
-        found.row("from_avro", f"{what}: speed", lambda run: run.per_s / 1e6, "MB/s", against=against),
+        results.row("from_avro", f"{what}: speed", lambda run: run.per_s / 1e6, "MB/s", against=against),
     ]
 
 
-def _made() -> Made:
-    luck = random.Random(7)
-    return avro([order(luck, number) for number in range(KINDS)])
+def _encoded_orders() -> EncodedOrders:
+    rng = random.Random(7)
+    return avro([order(rng, number) for number in range(KINDS)])
 
 
 def _raw_share(side: Side) -> float:
-    """Of the rows of the newest file: that it has the columns, and which share of the values kept their bytes."""
+    """Checks that the newest file has the columns; returns the share of values that kept their bytes."""
     newest = max(side.table.glob("**/*.parquet"), key=lambda path: path.stat().st_mtime_ns)
     file = pq.ParquetFile(newest)
     missing = order(random.Random(), 0).keys() - set(file.schema_arrow.names)

@@ -1,8 +1,8 @@
-"""Topics that look old: their records are in the table alone, in as many files and commits as asked for.
+"""Topics with a long history: their records are only in the table, in a given number of files and commits.
 
-Files and commits are made as the pipeline makes them, without a WAL and without Spark: only the order in which bytes
-came is invented. At the end one claim over all offsets is made and trimmed, so that brokers find the log as it is when
-everything in it was moved.
+Files and commits are written by the code of the pipeline, without a WAL and without Spark; only the order of records is
+generated. At the end one claim over all offsets is created and trimmed, so that brokers open a log whose records were
+all moved.
 """
 
 from collections.abc import AsyncIterator
@@ -13,20 +13,20 @@ from typing import Final
 
 from benchmarks.kafka.load.payload import SIZE, records
 from benchmarks.kafka.load.tasks import Values
-from benchmarks.table.sides import VALUES
-from lakestream.catalog.append import append
+from benchmarks.table.servers import VALUES
 from lakestream.catalog.catalog import LoadedTable
-from lakestream.catalog.data_files import FileDescription, MovedRange, data_location
-from lakestream.catalog.topic_tables import ensure_table
+from lakestream.catalog.manifests.data_file import FileDescription, MovedRange, data_location
+from lakestream.catalog.operations.append import append
+from lakestream.catalog.operations.create_topic_table import ensure_table
 from lakestream.clock import RandomIds, SystemClock
-from lakestream.data.table.decode import decode
-from lakestream.data.table.heads import Source
-from lakestream.data.table.parquet import write_parquet
+from lakestream.config.settings import Settings
+from lakestream.data.table.write.batch_decoder import decode
+from lakestream.data.table.write.batch_headers import BatchSource
+from lakestream.data.table.write.parquet_writer import write_parquet
 from lakestream.metadata.claims import BatchInfo, Claim, Claims, Medium
 from lakestream.metadata.topics import Topic
 from lakestream.model import PartitionId
-from lakestream.node import Node, open_node
-from lakestream.settings import Settings
+from lakestream.server.node import Node, open_node
 from lakestream.testing.batches import make_batch
 
 BATCH_RECORDS: Final = 256
@@ -35,11 +35,11 @@ _ids = RandomIds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a topic is made of, in each of its partitions."""
+    """The shape of a topic, for each of its partitions."""
 
     commits: int
     files: int
-    """In all."""
+    """Number of files of all partitions together."""
     file_records: int
     partitions: int = 1
 
@@ -49,12 +49,12 @@ class Shape:
 
     @property
     def size(self) -> int:
-        """Of the values of all records."""
+        """Size of the values of all records."""
         return self.partitions * self.offset_end * SIZE
 
 
-class Making:
-    """One topic while it is made."""
+class TopicBuilder:
+    """Creates a topic and the files of its table."""
 
     def __init__(self, node: Node, name: str, shape: Shape) -> None:
         self._node = node
@@ -70,26 +70,26 @@ class Making:
         self._table = await ensure_table(self._node.catalog, self._name, self._topic.topic_id, {})
 
     async def files(self, count: int) -> tuple[list[FileDescription], list[MovedRange]]:
-        """So many more in each partition, stored, and known to nobody yet."""
-        found: list[FileDescription] = []
+        """Stores more records of each partition in `count` files, which are not committed yet."""
+        files: list[FileDescription] = []
         ranges: list[MovedRange] = []
         for partition, start in enumerate(self._ends):
             for _ in range(count):
-                found += await self._file(partition)
+                files += await self._file(partition)
             ranges.append(MovedRange(partition, start, self._ends[partition]))
-        return found, ranges
+        return files, ranges
 
     async def commit(self, files: list[FileDescription], ranges: list[MovedRange]) -> None:
-        assert self._table is not None, "begun"
+        assert self._table is not None, "call begin first"
         self._table = await append(self._node.catalog, self._table, files, ranges)
 
-    async def all(self) -> None:
+    async def write_all(self) -> None:
         shape = self._shape
         for number in range(shape.commits):
             await self.commit(*await self.files(_share(shape.files, number, shape.commits)))
 
     async def end(self) -> None:
-        """The log, as it is when its records have left it."""
+        """Creates the log as it is after its records were moved to the table."""
         claims = Claims(self._node.stores.metadata)
         for partition, offset_end in zip(self._topic.partitions(), self._ends, strict=True):
             await claims.create([(partition, _claim(offset_end))])
@@ -101,9 +101,9 @@ class Making:
         return self._topic.partitions()
 
     async def _file(self, partition: int) -> list[FileDescription]:
-        assert self._table is not None, "begun"
+        assert self._table is not None, "call begin first"
         location, source = self._table.metadata["location"], self._source
-        moved = Source(
+        moved = BatchSource(
             source.name, source.data, source.starts, source.ends, source.base_offsets + self._ends[partition]
         )
         descriptions: list[FileDescription] = []
@@ -118,26 +118,26 @@ class Making:
 
 
 @asynccontextmanager
-async def making(folder: Path, name: str, shape: Shape) -> AsyncIterator[Making]:
-    """In the data directory of a Lakestream whose broker does not run; the topic is whole when the block is left."""
+async def topic_builder(folder: Path, name: str, shape: Shape) -> AsyncIterator[TopicBuilder]:
+    """Creates a topic in a data directory without a running broker. The topic is complete at the end of the block."""
     async with open_node(Settings(data_dir=folder / "data")) as node:
-        made = Making(node, name, shape)
-        await made.begin()
-        yield made
-        await made.end()
+        builder = TopicBuilder(node, name, shape)
+        await builder.begin()
+        yield builder
+        await builder.end()
 
 
-async def make(folder: Path, name: str, shape: Shape) -> None:
-    async with making(folder, name, shape) as made:
-        await made.all()
+async def build_topic(folder: Path, name: str, shape: Shape) -> None:
+    async with topic_builder(folder, name, shape) as builder:
+        await builder.write_all()
 
 
-def _source(count: int) -> Source:
-    """Batches of one file."""
-    values = records(Values(count=count, chance=VALUES.chance))
+def _source(count: int) -> BatchSource:
+    """Returns the batches of one file."""
+    values = records(Values(count=count, random_bytes=VALUES.random_bytes))
     starts = range(0, count, BATCH_RECORDS)
     data = b"".join(make_batch(values[start : start + BATCH_RECORDS]) for start in starts)
-    return Source.back_to_back("generated", data, list(starts))
+    return BatchSource.back_to_back("generated", data, list(starts))
 
 
 def _claim(offset_end: int) -> Claim:

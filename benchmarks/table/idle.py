@@ -1,6 +1,6 @@
-"""What both take while nobody produces: for a minute, after half a minute of rest, with some records in the table.
+"""CPU of both sides while no records arrive: for a minute, after half a minute of rest, with some records in the table.
 
-Asked of `lakestream serve`, in itself: below 5 % of a core.
+Target for `lakestream serve`: below 5 % of a core.
 """
 
 import asyncio
@@ -9,9 +9,9 @@ from typing import Final
 from benchmarks.common.measure import Run, measured
 from benchmarks.common.report import Row
 from benchmarks.kafka.rounds import Bench, rounds
-from benchmarks.kafka.sides import LAKESTREAM
-from benchmarks.table.loads import moved
-from benchmarks.table.sides import KAFKA_SPARK, Side, sides
+from benchmarks.kafka.servers import LAKESTREAM
+from benchmarks.table.loads import move_records
+from benchmarks.table.servers import KAFKA_SPARK, Side, sides
 
 RECORDS: Final = 80_000
 INTERVAL_S: Final = 5
@@ -21,17 +21,17 @@ WATCHED_S: Final = 60
 
 async def run(bench: Bench) -> list[Row]:
     async def work(side: Side) -> Run:
-        await moved(side, RECORDS)
+        await move_records(side, RECORDS)
         await asyncio.sleep(REST_S)
         with measured(*side.pids) as cost:
             await asyncio.sleep(WATCHED_S)
         return Run(WATCHED_S, cost)
 
     once = Bench(bench.stage, bench.sides, runs=1)
-    async with sides(bench.of(LAKESTREAM, KAFKA_SPARK), bench.stage.fresh(), INTERVAL_S) as both:
-        found = await rounds(once, both, work, warm_ups=0)
+    async with sides(bench.of(LAKESTREAM, KAFKA_SPARK), bench.stage.new_folder(), INTERVAL_S) as both:
+        results = await rounds(once, both, work, warm_ups=0)
     return [
-        found.row("idle", "CPU while idle", _percent, "% of a core", against=KAFKA_SPARK, at_most=5.0, in_itself=True)
+        results.row("idle", "CPU while idle", _percent, "% of a core", against=KAFKA_SPARK, at_most=5.0, absolute=True)
     ]
 
 

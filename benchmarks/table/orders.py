@@ -1,4 +1,4 @@
-"""Orders of 15 fields, as each format writes them: the load of typed.py and from_avro.py."""
+"""Orders of 15 fields in each format, the load of typed.py and from_avro.py."""
 
 import datetime
 import decimal
@@ -14,11 +14,11 @@ import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
 from google.protobuf import message_factory
 
-from lakestream.data.table.located import Located
-from lakestream.data.typed.json_infer import infer, style_of
+from lakestream.data.table.arrow.byte_spans import ByteSpans
+from lakestream.data.typed.json.schema_inference import infer, style_of
 from lakestream.schemas.model import Format, Source
 from lakestream.schemas.protobuf.schema import read_protobuf
-from lakestream.schemas.writers import Writer
+from lakestream.schemas.writer_schema import WriterSchema
 
 NUMBER: Final = 7
 FRAMES: Final = struct.Struct(">bi")
@@ -29,30 +29,30 @@ EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 EPOCH_DAY: Final = datetime.date(1970, 1, 1).toordinal()
 
 
-class Made(NamedTuple):
-    writer: Writer
+class EncodedOrders(NamedTuple):
+    writer: WriterSchema
     values: list[bytes]
-    """With what stands in front of them."""
+    """Encoded values, after the schema id if they have one."""
 
 
-def order(luck: random.Random, number: int) -> dict[str, Any]:
-    """As Avro's fields want it."""
+def order(rng: random.Random, number: int) -> dict[str, Any]:
+    """Returns the fields of an order, as Avro represents them."""
     return {
         "id": number,
-        "customer": f"customer-{luck.randrange(10**6)}",
-        "country": luck.choice(COUNTRIES),
-        "email": None if luck.random() < 1 / 3 else f"user{luck.randrange(10**6)}@example.com",
-        "amount": decimal.Decimal(luck.randrange(10**7)).scaleb(-2),
+        "customer": f"customer-{rng.randrange(10**6)}",
+        "country": rng.choice(COUNTRIES),
+        "email": None if rng.random() < 1 / 3 else f"user{rng.randrange(10**6)}@example.com",
+        "amount": decimal.Decimal(rng.randrange(10**7)).scaleb(-2),
         "currency": "EUR",
-        "quantity": luck.randrange(100),
-        "discount": luck.random(),
-        "is_paid": luck.random() < 0.5,
+        "quantity": rng.randrange(100),
+        "discount": rng.random(),
+        "is_paid": rng.random() < 0.5,
         "created": CREATED_MS + 250 * number,
-        "shipped": None if luck.random() < 1 / 3 else 1000 * CREATED_MS + luck.randrange(10**12),
+        "shipped": None if rng.random() < 1 / 3 else 1000 * CREATED_MS + rng.randrange(10**12),
         "day": 19_000 + number % 1000,
-        "tracking": str(uuid.UUID(int=luck.getrandbits(128))),
-        "note": None if luck.random() < 1 / 3 else "please ring twice at the back door",
-        "score": luck.randrange(1000) / 8,
+        "tracking": str(uuid.UUID(int=rng.getrandbits(128))),
+        "note": None if rng.random() < 1 / 3 else "please ring twice at the back door",
+        "score": rng.randrange(1000) / 8,
     }
 
 
@@ -77,16 +77,16 @@ _AVRO: Final[dict[str, Any]] = {
 }
 
 
-def avro(orders: list[dict[str, Any]]) -> Made:
+def avro(orders: list[dict[str, Any]]) -> EncodedOrders:
     schema = {"type": "record", "name": "Order", "fields": [{"name": n, "type": t} for n, t in _AVRO.items()]}
     parsed = fastavro.parse_schema(schema)
 
-    def written(one: dict[str, Any]) -> bytes:
+    def encode(fields: dict[str, Any]) -> bytes:
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, one)
+        fastavro.schemaless_writer(out, parsed, fields)
         return FRAME + out.getvalue()
 
-    return Made(_writer("AVRO", json.dumps(schema)), [written(one) for one in orders])
+    return EncodedOrders(_writer("AVRO", json.dumps(schema)), [encode(fields) for fields in orders])
 
 
 # Protobuf
@@ -115,23 +115,23 @@ message Order {
 """
 
 
-def protobuf(orders: list[dict[str, Any]]) -> Made:
+def protobuf(orders: list[dict[str, Any]]) -> EncodedOrders:
     schema = read_protobuf(Source(Format.PROTOBUF, _PROTOBUF))
     order_of: Any = message_factory.GetMessageClass(schema.descriptor)
 
-    def written(one: dict[str, Any]) -> bytes:
-        said = {name: value for name, value in one.items() if value is not None}
-        said["amount"] = int(one["amount"] * 100)
-        made = order_of(**{name: value for name, value in said.items() if name not in ("created", "shipped")})
-        made.created.FromMilliseconds(one["created"])
-        if one["shipped"] is not None:
-            made.shipped.FromMicroseconds(one["shipped"])
-        return FRAME + b"\0" + bytes(made.SerializeToString())
+    def encode(fields: dict[str, Any]) -> bytes:
+        present = {name: value for name, value in fields.items() if value is not None}
+        present["amount"] = int(fields["amount"] * 100)
+        message = order_of(**{name: value for name, value in present.items() if name not in ("created", "shipped")})
+        message.created.FromMilliseconds(fields["created"])
+        if fields["shipped"] is not None:
+            message.shipped.FromMicroseconds(fields["shipped"])
+        return FRAME + b"\0" + bytes(message.SerializeToString())
 
-    return Made(_writer("PROTOBUF", _PROTOBUF), [written(one) for one in orders])
+    return EncodedOrders(_writer("PROTOBUF", _PROTOBUF), [encode(fields) for fields in orders])
 
 
-# JSON, as Python's json writes it
+# JSON, as written by Python's json
 
 _JSON: Final[dict[str, Any]] = {
     "id": {"type": "integer"},
@@ -152,41 +152,41 @@ _JSON: Final[dict[str, Any]] = {
 }
 
 
-def json_schema(orders: list[dict[str, Any]]) -> Made:
+def json_schema(orders: list[dict[str, Any]]) -> EncodedOrders:
     schema = {"type": "object", "title": "Order", "properties": _JSON}
-    texts = [_json(one) for one in orders]
-    style = style_of(Located.of(pa.array(texts)))
-    return Made(_writer("JSON", json.dumps(schema), style), [FRAME + text for text in texts])
+    texts = [_json(fields) for fields in orders]
+    style = style_of(ByteSpans.of(pa.array(texts)))
+    return EncodedOrders(_writer("JSON", json.dumps(schema), style), [FRAME + text for text in texts])
 
 
-def plain_json(orders: list[dict[str, Any]]) -> Made:
-    """Without a schema: its shape is found in it."""
-    texts = [_json(one) for one in orders]
-    learnt = infer(Located.of(pa.array(texts)))
-    assert learnt is not None, "orders have columns"
-    return Made(Writer(-1, "JSON", learnt.text, style=learnt.style), texts)
+def plain_json(orders: list[dict[str, Any]]) -> EncodedOrders:
+    """Encodes orders without a schema; their columns are inferred from the values."""
+    texts = [_json(fields) for fields in orders]
+    inferred = infer(ByteSpans.of(pa.array(texts)))
+    assert inferred is not None, "orders have columns"
+    return EncodedOrders(WriterSchema(-1, "JSON", inferred.text, style=inferred.style), texts)
 
 
-def _json(one: dict[str, Any]) -> bytes:
-    said = dict(one)
-    said["amount"] = float(one["amount"])
-    said["created"] = _time(one["created"] * 1000)
-    said["shipped"] = None if one["shipped"] is None else _time(one["shipped"])
-    said["day"] = str(datetime.date.fromordinal(EPOCH_DAY + one["day"]))
-    return json.dumps(said).encode()
+def _json(fields: dict[str, Any]) -> bytes:
+    values = dict(fields)
+    values["amount"] = float(fields["amount"])
+    values["created"] = _time(fields["created"] * 1000)
+    values["shipped"] = None if fields["shipped"] is None else _time(fields["shipped"])
+    values["day"] = str(datetime.date.fromordinal(EPOCH_DAY + fields["day"]))
+    return json.dumps(values).encode()
 
 
 def _time(us: int) -> str:
     return (EPOCH + datetime.timedelta(microseconds=us)).isoformat().replace("+00:00", "Z")
 
 
-def _writer(kind: str, text: str, style: str = "") -> Writer:
-    return Writer(NUMBER, kind, text, schema_id=NUMBER, framed=True, style=style)
+def _writer(kind: str, text: str, style: str = "") -> WriterSchema:
+    return WriterSchema(NUMBER, kind, text, schema_id=NUMBER, framed=True, style=style)
 
 
-FORMATS: Final[Mapping[str, Callable[[list[dict[str, Any]]], Made]]] = {
+FORMATS: Final[Mapping[str, Callable[[list[dict[str, Any]]], EncodedOrders]]] = {
     "Avro": avro,
     "Protobuf": protobuf,
     "JSON with a schema": json_schema,
-    "JSON without": plain_json,
+    "JSON without a schema": plain_json,
 }

@@ -1,11 +1,10 @@
-"""The job that people write today: from a Kafka topic into an Iceberg table, `python -m benchmarks.table.stream JOB`.
+"""The peer's Spark job, from a Kafka topic to an Iceberg table: `python -m benchmarks.table.stream JOB`.
 
-Tuned as its makers advise: no shuffle before the write, a writer open for each partition, zstd at the level that we
-write, large fetches. Headers are left out, as no record of ours has any: one thing less for it to do.
+Tuned as the documentation of Spark and Iceberg advises: no shuffle before the write, one open writer per partition,
+zstd at the level of Lakestream, large fetches. It writes no headers, because no record has any.
 
-Values with a schema become columns by Spark's `from_avro`, which fails at the first that is none; the five bytes in
-front of them are cut off unread. Values are not kept beside their columns.
-"""
+Spark's `from_avro` converts values with a schema to columns, and fails at the first invalid value. The five bytes
+before a value are cut off without a check. The values themselves are not stored."""
 
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 CATALOG: Final = "lake"
 TABLE: Final = f"{CATALOG}.bench.records"
-READY: Final = "the query runs"
+READY: Final = "the query is running"
 
 _PROPERTIES: Final = {
     "format-version": "2",
@@ -35,11 +34,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: str
     topic: str
     folder: str
-    """For the table, the checkpoints and what Spark spills."""
+    """Folder of the table, the checkpoints and Spark's spill files."""
     jars: str
     interval_s: int
     schema: str = ""
-    """Avro, of values behind a schema's id; none: they are bytes."""
+    """Avro schema of values that begin with a schema id; empty if values are bytes."""
 
     @property
     def warehouse(self) -> Path:

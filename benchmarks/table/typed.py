@@ -1,10 +1,11 @@
-"""Values of 15 fields on their way into the table's Parquet files, one core, nothing read or stored:
-`python -m benchmarks.table.typed` for the steps one by one.
+"""Conversion of values with 15 fields to the table's Parquet files, on one core, without I/O.
 
-Record batches → rows → columns, encoded back and compared → Parquet, which is what a worker of the pipeline does. The
+`python -m benchmarks.table.typed` prints the speed after each step.
+
+Steps as in a worker of the pipeline: record batches → rows → columns, encoded back and compared → Parquet. The
 records are orders: numbers, texts, an enum, a decimal, a date, times, a UUID, a third of the optional fields null.
-Asked: at least 300,000 records per second of CPU, whatever the format; and every value comes back from its columns, so
-that none keeps its bytes.
+Target: at least 300,000 records per second of CPU in every format; and columns reproduce every value, so that none
+keeps its bytes.
 """
 
 import asyncio
@@ -20,32 +21,32 @@ import msgspec
 from benchmarks.common.measure import measured
 from benchmarks.common.report import Row, row
 from benchmarks.kafka.rounds import Bench
-from benchmarks.table.orders import FORMATS, Made, order
-from lakestream.batch import build
-from lakestream.catalog.topic_layout import FIRST_FREE_ID
-from lakestream.data.table.arrow import PLAIN_COLUMNS
-from lakestream.data.table.decode import decode
-from lakestream.data.table.heads import Source
-from lakestream.data.table.parquet import write_parquet
-from lakestream.data.typed.codecs import codec_of
-from lakestream.data.typed.typing import Typist
+from benchmarks.table.orders import FORMATS, EncodedOrders, order
+from lakestream.catalog.topic_table.columns import FIRST_FREE_ID
+from lakestream.data.table.arrow.types import PLAIN_COLUMNS
+from lakestream.data.table.write.batch_decoder import decode
+from lakestream.data.table.write.batch_headers import BatchSource
+from lakestream.data.table.write.parquet_writer import write_parquet
+from lakestream.data.typed.format_codecs import codec_of
+from lakestream.data.typed.values_to_columns import ValueConverter
+from lakestream.records.batch import build
+from lakestream.schemas.column_evolution import evolve_columns
 from lakestream.schemas.columns import Column
-from lakestream.schemas.growing import grown
-from lakestream.schemas.typing import Mode, Typed, Typing
+from lakestream.schemas.value_format import ConversionSettings, FieldConversion, SchemaMode
 
 RECORDS: Final = 500_000
 KINDS: Final = 20_000
-"""Records that differ; they come again and again."""
+"""Number of different records; they are repeated."""
 BATCH: Final = 1_000
 PASSES: Final = 5
-ASKED: Final = 300_000
+RECORDS_PER_S_MIN: Final = 300_000
 
 
 class Load(NamedTuple):
-    source: Source
+    source: BatchSource
     records: int
     columns: tuple[Column, ...]
-    typing: Typing
+    typing: ConversionSettings
 
 
 async def run(bench: Bench) -> list[Row]:
@@ -54,23 +55,23 @@ async def run(bench: Bench) -> list[Row]:
 
 def _row(name: str, count: int) -> Row:
     load = _load(FORMATS[name], count)
-    typist = Typist(load.columns, load.typing)
+    converter = ValueConverter(load.columns, load.typing)
     with measured() as cost:
-        seconds = _best(lambda: _written(load, typist))
-    raw = typist.tally.raw / (typist.tally.typed + typist.tally.raw)
+        seconds = _best(lambda: _write_parquet(load, converter))
+    raw = converter.stats.unconverted / (converter.stats.converted + converter.stats.unconverted)
     return row(
         "typed",
         f"{name} values of 15 fields into Parquet, per second of CPU",
         load.records / seconds,
         "records/s",
-        at_least=ASKED,
+        at_least=RECORDS_PER_S_MIN,
         quiet=cost.is_quiet,
         note=f"{raw:.1%} keep their bytes",
     )
 
 
-def _written(load: Load, typist: Typist) -> int:
-    files = write_parquet(typist.typed(_rows(load)), str, columns=typist.columns)
+def _write_parquet(load: Load, converter: ValueConverter) -> int:
+    files = write_parquet(converter.convert(_rows(load)), str, columns=converter.columns)
     return sum(len(file.body) for file in files)
 
 
@@ -78,18 +79,20 @@ def _rows(load: Load) -> Iterator[Any]:
     return decode([load.source], 0)
 
 
-def _load(make: Callable[[list[dict[str, Any]]], Made], count: int) -> Load:
-    luck = random.Random(7)
-    made = make([order(luck, number) for number in range(min(count, KINDS))])
-    shape = codec_of(made.writer).shape
-    table = grown((PLAIN_COLUMNS[-1],), shape, FIRST_FREE_ID)
+def _load(encode: Callable[[list[dict[str, Any]]], EncodedOrders], count: int) -> Load:
+    rng = random.Random(7)
+    encoded = encode([order(rng, number) for number in range(min(count, KINDS))])
+    shape = codec_of(encoded.writer).shape
+    table = evolve_columns((PLAIN_COLUMNS[-1],), shape, FIRST_FREE_ID)
     assert not table.reasons, table.reasons
-    writer = msgspec.structs.replace(made.writer, columns=table.bounds)
-    batches = [_batch(made.values[start : start + BATCH]) for start in range(0, len(made.values), BATCH)]
+    writer = msgspec.structs.replace(encoded.writer, columns=table.bindings)
+    batches = [_batch(encoded.values[start : start + BATCH]) for start in range(0, len(encoded.values), BATCH)]
     whole = [batches[number % len(batches)] for number in range(count // BATCH)]
-    source = Source.back_to_back("values", b"".join(whole), [number * BATCH for number in range(len(whole))])
-    mode = Mode.REGISTRY if writer.framed else Mode.JSON
-    return Load(source, len(whole) * BATCH, table.columns, Typing(Typed(mode, (writer,), writer.number)))
+    source = BatchSource.back_to_back("values", b"".join(whole), [number * BATCH for number in range(len(whole))])
+    mode = SchemaMode.REGISTRY if writer.framed else SchemaMode.JSON
+    return Load(
+        source, len(whole) * BATCH, table.columns, ConversionSettings(FieldConversion(mode, (writer,), writer.number))
+    )
 
 
 def _batch(values: list[bytes]) -> bytes:
@@ -120,7 +123,7 @@ def _varint(number: int) -> bytes:
 
 
 def _best(work: Callable[[], object]) -> float:
-    """CPU of this process, all threads, in the fastest pass: the machine is rarely quiet, and never too fast."""
+    """Returns the CPU seconds of this process in the fastest pass, because other load can only slow a pass down."""
     taken = []
     for _ in range(PASSES):
         start = time.process_time()
@@ -133,14 +136,14 @@ def main() -> None:
     print(f"{'records per second of CPU':28}{'rows':>12}{'+ columns':>12}{'+ Parquet':>12}{'keep bytes':>12}")
     for name in sys.argv[1:] or FORMATS:
         load = _load(FORMATS[name], RECORDS // 4)
-        typist = Typist(load.columns, load.typing)
+        converter = ValueConverter(load.columns, load.typing)
         steps: list[Callable[[], object]] = [
             lambda load=load: list(_rows(load)),  # type: ignore[misc]
-            lambda load=load, typist=typist: list(typist.typed(_rows(load))),  # type: ignore[misc]
-            partial(_written, load, typist),
+            lambda load=load, converter=converter: list(converter.convert(_rows(load))),  # type: ignore[misc]
+            partial(_write_parquet, load, converter),
         ]
         speeds = "".join(f"{load.records / _best(step):12,.0f}" for step in steps)
-        raw = typist.tally.raw / (typist.tally.typed + typist.tally.raw)
+        raw = converter.stats.unconverted / (converter.stats.converted + converter.stats.unconverted)
         print(f"{name:28}{speeds}{raw:12.1%}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`python -m lakestream` is the command `lakestream`."""
+"""Entry point of `python -m lakestream`, the same as the command `lakestream`."""
 
 import sys
 

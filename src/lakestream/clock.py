@@ -1,6 +1,6 @@
-"""The only doors to wall time, identity and randomness; everything else takes them as arguments.
+"""The only sources of wall time, ids and randomness. All other modules receive them as arguments.
 
-Waiting is not here: `asyncio.sleep` and `asyncio.timeout` run on the event loop's time, which the simulation replaces.
+Waiting is not here: `asyncio.sleep` and `asyncio.timeout` use the event loop's time, which the simulation replaces.
 """
 
 import random
@@ -9,19 +9,19 @@ import uuid
 from typing import Final, Protocol
 
 CLOCK_SKEW_MS_MAX: Final = 60 * 1000
-"""A broker whose clock is further off the stores' does not start, and stops appending: the age of stored bytes, and
-with it the grace before they are swept, would mean nothing."""
+"""A broker whose clock differs more from the stores' clocks does not start, and stops appending: the age of stored
+bytes would be wrong, and with it the grace period before the garbage collector deletes them."""
 
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall time, milliseconds since 1970."""
+        """Returns the wall time in milliseconds since 1970."""
         ...
 
 
 class Ids(Protocol):
     def new(self) -> str:
-        """A fresh identity: 32 hex digits, never given twice by anybody."""
+        """Returns a globally unique id of 32 hex digits."""
         ...
 
 
@@ -36,10 +36,10 @@ class RandomIds:
 
 
 class SeededIds:
-    """Identities for the simulation: as unique as the seed's stream, and the same in every run."""
+    """Ids for the simulation: the same sequence in every run with the same seed."""
 
-    def __init__(self, luck: random.Random) -> None:
-        self._luck = luck
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
 
     def new(self) -> str:
-        return f"{self._luck.getrandbits(128):032x}"
+        return f"{self._rng.getrandbits(128):032x}"

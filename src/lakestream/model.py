@@ -1,4 +1,4 @@
-"""The nouns of the project: small frozen values that every layer may use."""
+"""Small immutable values that every layer may use."""
 
 from typing import NamedTuple, TypeAlias
 
@@ -6,11 +6,11 @@ KiB = 1024
 MiB = 1024 * KiB
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Record bytes as they travel: never joined, copied only where they must be."""
+"""Record bytes: never joined, and copied only where it is necessary."""
 
 
 class PartitionId(NamedTuple):
-    """One log. Named by the topic's id, never its name: a recreated topic never meets an old writer."""
+    """A partition's log, by topic id: after a topic was recreated, an old writer cannot write to the new topic."""
 
     topic_id: str
     number: int

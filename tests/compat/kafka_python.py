@@ -1,6 +1,6 @@
-"""kafka-python's own integration tests, from its source distribution: a pytest suite, run by our pytest in its folder.
+"""Integration tests of kafka-python, from its source distribution: a pytest suite, run in its own folder.
 
-A case is `{file}::{test}`, as pytest names it, without the folder. All go into one process, each with a time limit.
+A case is `{file}::{test}`, the name in pytest without the folder. All tests run in one process, each with a time limit.
 """
 
 import os
@@ -18,14 +18,14 @@ from lakestream.testing.processes import program
 SUITE: Final = "kafka-python"
 PROGRAM: Final = "kafka-python-suite"
 KAFKA_VERSION: Final = "4.3.0"
-"""Which one of its tests expects the client to infer from what our broker offers."""
+"""Version that one test expects the client to infer from the API versions of the broker."""
 RUN_S_MAX: Final = 1800
 FOLDER: Final = "test/integration/"
 
 
 def all_tests() -> list[str]:
-    said = _pytest(["--collect-only", "-q", FOLDER], {}).stdout
-    return [line.removeprefix(FOLDER) for line in said.splitlines() if "::" in line and line.startswith(FOLDER)]
+    output = _pytest(["--collect-only", "-q", FOLDER], {}).stdout
+    return [line.removeprefix(FOLDER) for line in output.splitlines() if "::" in line and line.startswith(FOLDER)]
 
 
 def run(cases: Sequence[Case], cluster: Cluster, *, test_s_max: float) -> list[Outcome]:
@@ -35,21 +35,21 @@ def run(cases: Sequence[Case], cluster: Cluster, *, test_s_max: float) -> list[O
     limits = [f"--timeout={test_s_max}", "--tb=native", f"--junitxml={report}", "-o", "junit_logging=all"]
     first = cluster.bootstrap.split(",")[0]
     done = _pytest(["-q", *limits, *(f"{FOLDER}{case.name}" for case in cases)], {"KAFKA_URI": f"kafka://{first}"})
-    found = dict(_outcomes(report)) if report.exists() else {}
-    missing = Outcome(case=Case(SUITE, ""), state=State.FAILED, why="not run", said=done.stdout)
+    outcomes = dict(_outcomes(report)) if report.exists() else {}
+    missing = Outcome(case=Case(SUITE, ""), state=State.FAILED, reason="not run", output=done.stdout)
     return [
-        Outcome(case=case, state=it.state, why=it.why, said=it.said, took_s=it.took_s)
+        Outcome(case=case, state=outcome.state, reason=outcome.reason, output=outcome.output, took_s=outcome.took_s)
         for case in cases
-        for it in [found.get(case.name, missing)]
+        for outcome in [outcomes.get(case.name, missing)]
     ]
 
 
 def _pytest(options: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    # Options of the pytest around us are not meant for this one.
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    # Options of the calling pytest do not apply to this run.
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     return subprocess.run(
         [program(PROGRAM), *options],
-        env=own | {"PYTHON": sys.executable, "KAFKA_VERSION": KAFKA_VERSION} | environment,
+        env=clean | {"PYTHON": sys.executable, "KAFKA_VERSION": KAFKA_VERSION} | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -62,20 +62,26 @@ def _pytest(options: Sequence[str], environment: dict[str, str]) -> subprocess.C
 def _outcomes(report: Path) -> Iterable[tuple[str, Outcome]]:
     for entry in ElementTree.parse(report).iter("testcase"):
         name = _name(entry.get("classname", ""), entry.get("name", ""))
-        bad = next((child for kind in ("failure", "error", "skipped") if (child := entry.find(kind)) is not None), None)
+        failure = next(
+            (child for kind in ("failure", "error", "skipped") if (child := entry.find(kind)) is not None), None
+        )
         yield (
             name,
             Outcome(
                 case=Case(SUITE, name),
-                state=State.PASSED if bad is None else State.LEFT_OUT if bad.tag == "skipped" else State.FAILED,
-                why="" if bad is None else bad.get("message", "").partition("\n")[0],
-                said="".join(entry.itertext()),
+                state=State.PASSED
+                if failure is None
+                else State.SKIPPED_BY_SUITE
+                if failure.tag == "skipped"
+                else State.FAILED,
+                reason="" if failure is None else failure.get("message", "").partition("\n")[0],
+                output="".join(entry.itertext()),
                 took_s=float(entry.get("time", 0)),
             ),
         )
 
 
 def _name(classname: str, test: str) -> str:
-    """`test.integration.test_x[.TestY]` and `test_z` to `test_x.py[::TestY]::test_z`."""
+    """Returns `test_x.py[::TestY]::test_z` for `test.integration.test_x[.TestY]` and `test_z`."""
     file, *classes = classname.removeprefix("test.integration.").split(".")
     return "::".join([f"{file}.py", *classes, test])

@@ -1,9 +1,10 @@
-"""The lists beside this file, one per suite: `guarded` must pass, `skipped` has a reason, `subset` is in `make test`.
+"""Lists of tests in the .toml files of this folder, one per suite.
 
-`alone` passes against one broker only: such a test is written for a cluster of one.
+`guarded` tests must pass, `skipped` tests have a reason, and `subset` is in `make test`. Tests of `one_broker_only`
+pass only against a single broker, because they are written for such a cluster.
 
-A reason has `evidence`, a pattern: what a test that fails for this reason says. A skipped test that fails without
-saying so fails for another reason, which nobody has looked at: `make compat` tells.
+A reason has `evidence`, a pattern that the output of a test matches which fails for this reason. If the output of a
+skipped test does not match, the test fails for another reason, and `make compat` fails.
 """
 
 import re
@@ -27,7 +28,7 @@ class Expected:
     suite: str
     guarded: tuple[Case, ...]
     subset: tuple[Case, ...]
-    alone: frozenset[Case]
+    one_broker_only: frozenset[Case]
     skipped: dict[Case, Reason]
 
     @property
@@ -47,7 +48,9 @@ def expected(suite: str) -> Expected:
         for case in cases(entry["tests"]):
             assert case not in skipped, f"{case} is skipped twice"
             skipped[case] = reason
-    lists = Expected(suite, cases(table["guarded"]), cases(table["subset"]), frozenset(cases(table["alone"])), skipped)
+    lists = Expected(
+        suite, cases(table["guarded"]), cases(table["subset"]), frozenset(cases(table["one_broker_only"])), skipped
+    )
     _check(lists)
     return lists
 
@@ -56,5 +59,5 @@ def _check(lists: Expected) -> None:
     guarded = set(lists.guarded)
     assert len(guarded) == len(lists.guarded), f"{lists.suite}: a test is guarded twice"
     assert set(lists.subset) <= guarded, f"{lists.suite}: not guarded: {set(lists.subset) - guarded}"
-    assert lists.alone <= guarded, f"{lists.suite}: not guarded: {lists.alone - guarded}"
-    assert not guarded & lists.skipped.keys(), f"{lists.suite}: both: {guarded & lists.skipped.keys()}"
+    assert lists.one_broker_only <= guarded, f"{lists.suite}: not guarded: {lists.one_broker_only - guarded}"
+    assert not guarded & lists.skipped.keys(), f"{lists.suite}: guarded and skipped: {guarded & lists.skipped.keys()}"

@@ -1,7 +1,7 @@
-"""Words of this folder: a case of an outside suite, what came of it, and what we expect.
+"""Types of this folder: a case of another project's suite, its outcome, and the cluster.
 
-lists.py   what is expected        librdkafka.py, kafka_python.py   how a case is run
-judge.py   expected against real   report.py                        the table, the page in docs/
+lists.py           expected outcomes                 librdkafka.py, kafka_python.py   runs of cases
+result_checker.py  compares outcomes with the lists  report.py                        the output, and the page in docs/
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, order=True)
 class Case:
-    """One test of a suite, or one part of it: `0081_admin/do_test_ListOffsets @idempotent`."""
+    """Test of a suite, or a part of it: `0081_admin/do_test_ListOffsets @idempotent`."""
 
     suite: str
     name: str
@@ -23,25 +23,25 @@ class Case:
 class State(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
-    LEFT_OUT = "left out"  # by the suite itself, with its own reason
-    EMPTY = "empty"  # it said that it passed, and did nothing
+    SKIPPED_BY_SUITE = "skipped by the suite"  # with a reason of the suite
+    EMPTY = "empty"  # reported as passed, but nothing ran
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     case: Case
     state: State
-    why: str = ""
-    said: str = ""
-    """All that the test said: reasons for failing are looked for in it."""
+    reason: str = ""
+    output: str = ""
+    """The whole output of the test, in which the evidence of reasons is searched."""
     took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Where the brokers are that a suite is run against."""
+    """Brokers that a suite runs against."""
 
     bootstrap: str
     bootstrap_without_auto_create: str
     folder: Path
-    """For what tests write."""
+    """Folder for the files of the tests."""

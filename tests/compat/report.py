@@ -1,28 +1,30 @@
-"""How a run is told: a line per test, a summary; and docs/compat.md, which is written from the lists."""
+"""Output of a run: a line per test and a summary; and docs/compat.md, which is written from the lists."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.compat.judge import Judged, Verdict
 from tests.compat.lists import SUITES, Expected, expected
+from tests.compat.result_checker import Result, Verdict
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "compat.md"
 
 
-def line(judged: Judged) -> str:
-    return f"{judged.verdict:<16} {judged.took_s:6.1f} s  {judged.case}{f'  ({judged.why})' if judged.why else ''}"
+def line(result: Result) -> str:
+    return (
+        f"{result.verdict:<16} {result.took_s:6.1f} s  {result.case}{f'  ({result.reason})' if result.reason else ''}"
+    )
 
 
-def summary(all_judged: Sequence[Judged]) -> str:
-    counts = Counter(judged.verdict for judged in all_judged)
-    skipped = Counter(judged.why for judged in all_judged if judged.verdict is Verdict.SKIPPED)
+def summary(results: Sequence[Result]) -> str:
+    counts = Counter(result.verdict for result in results)
+    skipped = Counter(result.reason for result in results if result.verdict is Verdict.SKIPPED)
     parts = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
     return "\n".join(
         [
-            *(line(judged) for judged in all_judged if judged.verdict.is_bad or judged.verdict is Verdict.PASSES_NOW),
-            *(f"skipped {count:3}: {why}" for why, count in skipped.most_common()),
+            *(line(result) for result in results if result.verdict.is_bad or result.verdict is Verdict.PASSES_NOW),
+            *(f"skipped {count:3}: {reason}" for reason, count in skipped.most_common()),
             ", ".join(parts),
         ]
     )
@@ -34,15 +36,15 @@ def page() -> str:
 
 
 _HEAD: Final = """\
-# Other projects' tests against our broker
+# Test suites of other projects
 
-Written from the lists in `tests/compat` by `python -m tests.compat --page`. What the suites are and how to run them is
-in [CONTRIBUTING.md](../CONTRIBUTING.md#other-projects-tests). *Guarded* tests must pass: `make compat` fails when one
-does not, and tells when a skipped one passes. Those with a * are also in `make test`.
+Written from the lists in `tests/compat` by `python -m tests.compat --page`. The suites, and how to run them, are
+described in [CONTRIBUTING.md](../CONTRIBUTING.md#other-projects-test-suites). *Guarded* tests must pass: `make compat`
+fails when one does not, and reports a skipped test that passes. Tests with a * are also in `make test`.
 
-A name is that of the suite. Behind `/` stands a part of a test, behind `@` how it is run: `quick` in the suite's own
+Names are those of the suite. After `/` a name has the part of a test, after `@` the mode: `quick` for the suite's
 quick mode, `idempotent` with idempotent producers, `no-commit` without automatic commits, `no-auto-create` against
-brokers with `--auto-create-topics no`, `new-groups` with members that speak the new protocol (KIP-848).
+brokers with `--auto-create-topics no`, `new-groups` with members of the consumer protocol (KIP-848).
 """
 
 

@@ -1,4 +1,4 @@
-"""Starts brokers and runs cases of both suites against them: for `python -m tests.compat` and for `make test`."""
+"""Starts brokers and runs cases of both suites against them, for `python -m tests.compat` and `make test`."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -9,17 +9,17 @@ from functools import partial
 from pathlib import Path
 
 from tests.compat import kafka_python, librdkafka
-from tests.compat.judge import Judged, judge
 from tests.compat.lists import Expected
 from tests.compat.model import Case, Cluster, Outcome
+from tests.compat.result_checker import Result, check
 
 from lakestream.testing.brokers import SQLITE_AND_DISK, running_brokers
 
 GUARDED_S_MAX = 60.0
 SKIPPED_S_MAX = 25.0
-"""What is expected to fail should do so soon: it is run to see whether it still does, and says why."""
-WAITING = 4
-"""So many times more of those at once: most of them only wait for what does not come."""
+"""Skipped tests are expected to fail; they run to check whether they still fail for the same reason."""
+SKIPPED_JOBS_FACTOR = 4
+"""More skipped tests than guarded tests are run concurrently: most of them only wait for a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,53 +30,55 @@ class Split:
 
 @contextmanager
 def cluster(folder: Path, count: int = 1, stores: str = SQLITE_AND_DISK) -> Iterator[Cluster]:
-    """Two sets of brokers with stores of their own: the second makes no topics by itself."""
+    """Starts two clusters with stores of their own; the second does not create topics automatically."""
     with (
         running_brokers(folder / "brokers", count, stores) as brokers,
         running_brokers(folder / "strict", count, stores, ["--auto-create-topics", "no"]) as strict,
     ):
-        written = folder / "tests"
-        written.mkdir()
-        yield Cluster(bootstrap=brokers.bootstrap, bootstrap_without_auto_create=strict.bootstrap, folder=written)
+        tests = folder / "tests"
+        tests.mkdir()
+        yield Cluster(bootstrap=brokers.bootstrap, bootstrap_without_auto_create=strict.bootstrap, folder=tests)
 
 
 def run(
-    cases: Sequence[Case], lists: Expected, where: Cluster, *, patience: float = 1.0, jobs: int = 0
-) -> Iterator[Judged]:
-    """In the order in which they end."""
+    cases: Sequence[Case], lists: Expected, brokers: Cluster, *, patience: float = 1.0, jobs: int = 0
+) -> Iterator[Result]:
+    """Runs the cases; yields the results in the order in which the cases end."""
     split = Split(
         guarded=[case for case in cases if case not in lists.skipped],
         skipped=[case for case in cases if case in lists.skipped],
     )
     run_suite = _librdkafka if lists.suite == librdkafka.SUITE else _kafka_python
-    for outcome in run_suite(split, where, patience, jobs or os.cpu_count() or 1):
-        yield judge(outcome, lists)
+    for outcome in run_suite(split, brokers, patience, jobs or os.cpu_count() or 1):
+        yield check(outcome, lists)
 
 
-def _kafka_python(cases: Split, where: Cluster, patience: float, jobs: int) -> Iterator[Outcome]:
-    yield from kafka_python.run(cases.guarded, where, test_s_max=GUARDED_S_MAX * patience)
-    yield from kafka_python.run(cases.skipped, where, test_s_max=SKIPPED_S_MAX)
+def _kafka_python(cases: Split, brokers: Cluster, patience: float, jobs: int) -> Iterator[Outcome]:
+    yield from kafka_python.run(cases.guarded, brokers, test_s_max=GUARDED_S_MAX * patience)
+    yield from kafka_python.run(cases.skipped, brokers, test_s_max=SKIPPED_S_MAX)
 
 
-def _librdkafka(cases: Split, where: Cluster, patience: float, jobs: int) -> Iterator[Outcome]:
-    yield from _at_once(jobs, partial(librdkafka.run, cluster=where, patience=patience), cases.guarded)
-    yield from _at_once(jobs * WAITING, partial(librdkafka.run, cluster=where, debug=True), cases.skipped)
+def _librdkafka(cases: Split, brokers: Cluster, patience: float, jobs: int) -> Iterator[Outcome]:
+    yield from _concurrently(jobs, partial(librdkafka.run, cluster=brokers, patience=patience), cases.guarded)
+    yield from _concurrently(
+        jobs * SKIPPED_JOBS_FACTOR, partial(librdkafka.run, cluster=brokers, debug=True), cases.skipped
+    )
 
 
-def _at_once(
-    jobs: int, run_some: Callable[[Sequence[Case]], list[Outcome]], cases: Sequence[Case]
+def _concurrently(
+    jobs: int, run_cases: Callable[[Sequence[Case]], list[Outcome]], cases: Sequence[Case]
 ) -> Iterator[Outcome]:
     with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(_in_turn, run_some, queue) for queue in librdkafka.queues(cases)]
+        running = [pool.submit(_run_queue, run_cases, queue) for queue in librdkafka.queues(cases)]
         try:
-            for done in as_completed(running):
-                yield from done.result()
+            for future in as_completed(running):
+                yield from future.result()
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _in_turn(run_some: Callable[[Sequence[Case]], list[Outcome]], queue: Sequence[Sequence[Case]]) -> list[Outcome]:
-    return [outcome for some in queue for outcome in run_some(some)]
+def _run_queue(run_cases: Callable[[Sequence[Case]], list[Outcome]], queue: Sequence[Sequence[Case]]) -> list[Outcome]:
+    return [outcome for cases in queue for outcome in run_cases(cases)]
 
 
 def all_tests(suite: str) -> list[str]:

@@ -1,15 +1,15 @@
-"""A part of `make compat` that fits into `make test`: tests of other projects that must pass, chosen for breadth.
+"""The part of `make compat` that is in `make test`: tests of other projects that must pass, selected for breadth.
 
-Also what is true of the lists: every test of both suites is in one, and docs/compat.md is written from them.
+Also checks that every test of both suites is in a list, and that docs/compat.md is written from the lists.
 """
 
 from collections.abc import Iterator
 
 import pytest
 from tests.compat import report
-from tests.compat.judge import unlisted
 from tests.compat.lists import SUITES, expected
 from tests.compat.model import Cluster
+from tests.compat.result_checker import unlisted
 from tests.compat.run import all_tests, cluster, run
 
 from lakestream.errors import Misconfigured
@@ -34,16 +34,16 @@ def suite(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_the_subset_passes(suite: str, brokers: Cluster) -> None:
+def test_subset_of_the_suite_passes(suite: str, brokers: Cluster) -> None:
     lists = expected(suite)
-    judged = list(run(lists.subset, lists, brokers, patience=PATIENCE))
-    assert len(judged) == len(lists.subset) > 0
-    assert [report.line(one) for one in judged if one.verdict.is_bad] == []
+    results = list(run(lists.subset, lists, brokers, patience=PATIENCE))
+    assert len(results) == len(lists.subset) > 0
+    assert [report.line(result) for result in results if result.verdict.is_bad] == []
 
 
 def test_every_test_of_the_suite_is_in_a_list(suite: str) -> None:
-    assert [report.line(one) for one in unlisted(all_tests(suite), expected(suite))] == []
+    assert [report.line(result) for result in unlisted(all_tests(suite), expected(suite))] == []
 
 
-def test_the_page_is_written_from_the_lists() -> None:
+def test_docs_page_matches_the_lists() -> None:
     assert report.PAGE.read_text() == report.page(), "run python -m tests.compat --page"

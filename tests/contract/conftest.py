@@ -1,9 +1,9 @@
-"""What all contract tests of a run share."""
+"""Fixtures that all contract tests of a run share."""
 
 from collections.abc import Iterator
 
 import pytest
-from tests.contract.metadata_backends import SHARED_OXIA
+from tests.harness.stores.metadata_backends import SHARED_OXIA
 
 
 @pytest.fixture(scope="session", autouse=True)

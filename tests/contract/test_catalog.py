@@ -1,4 +1,4 @@
-"""The catalog on every metadata store: the same answers, and exactly one winner, whoever keeps the pointers."""
+"""The catalog on every metadata store: the same results, and one winner of concurrent commits."""
 
 import asyncio
 import uuid
@@ -6,24 +6,25 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.metadata_backends import BACKENDS, Backend
-from tests.unit.catalog.tables import SCHEMA, append, catalog_over
+from tests.harness.catalog.iceberg_tables import SCHEMA, append, catalog_over
+from tests.harness.stores.metadata_backends import BACKENDS, Backend
 
-from lakestream.catalog import updates as u
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import (
-    CommitRefused,
+    CommitFailed,
     NamespaceExists,
     NamespaceNotEmpty,
     NoSuchNamespace,
     NoSuchTable,
     TableExists,
 )
-from lakestream.catalog.names import Namespace, TableName
-from lakestream.catalog.requirements import AssertRefSnapshotId
+from lakestream.catalog.identifiers import Namespace, TableName
+from lakestream.catalog.table_metadata import updates as u
+from lakestream.catalog.table_metadata.builder import NewTable
+from lakestream.catalog.table_metadata.requirements import AssertRefSnapshotId
 from lakestream.clock import SystemClock
 from lakestream.errors import LakestreamError
-from lakestream.storage.memory import MemoryStore
+from lakestream.storage.memory import MemoryObjectStore
 
 
 @pytest.fixture(params=list(BACKENDS))
@@ -33,13 +34,13 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def objects() -> MemoryStore:
-    return MemoryStore(SystemClock())
+def objects() -> MemoryObjectStore:
+    return MemoryObjectStore(SystemClock())
 
 
 @pytest.fixture
-async def catalogs(backend: Backend, objects: MemoryStore) -> list[Catalog]:
-    """Three processes, each with a client of its own; ids are not those of another run on the same server."""
+async def catalogs(backend: Backend, objects: MemoryObjectStore) -> list[Catalog]:
+    """Returns catalogs of three processes, each with its own client. Ids differ from those of earlier runs."""
     return [catalog_over(await backend.open(), objects, uuid.uuid4().int) for _ in range(3)]
 
 
@@ -78,15 +79,15 @@ async def test_namespaces(catalog: Catalog, namespace: Namespace) -> None:
         await catalog.drop_namespace(namespace)
 
 
-async def test_a_tables_life(catalog: Catalog, catalogs: list[Catalog], namespace: Namespace) -> None:
+async def test_create_commit_rename_drop(catalog: Catalog, catalogs: list[Catalog], namespace: Namespace) -> None:
     name, renamed = TableName(namespace, "a/b.c ü"), TableName(namespace, "new")
-    table = await catalog.create(name, SCHEMA)
+    table = await catalog.create(name, NewTable(SCHEMA))
     assert (await catalogs[1].load(name)).metadata == table.metadata
     with pytest.raises(TableExists):
-        await catalogs[1].create(name, SCHEMA)
-    await catalogs[1].commit(name, [AssertRefSnapshotId("main")], append(1, 1))
-    with pytest.raises(CommitRefused):
-        await catalog.commit(name, [AssertRefSnapshotId("main")], append(2, 1))
+        await catalogs[1].create(name, NewTable(SCHEMA))
+    await catalogs[1].commit(name, [AssertRefSnapshotId("main")], append(1, 1, location=table.metadata["location"]))
+    with pytest.raises(CommitFailed):
+        await catalog.commit(name, [AssertRefSnapshotId("main")], append(2, 1, location=table.metadata["location"]))
     await catalogs[2].rename(name, renamed)
     assert not await catalog.exists(name)
     assert (await catalog.load(renamed)).metadata["current-snapshot-id"] == 1
@@ -99,10 +100,10 @@ async def test_a_tables_life(catalog: Catalog, catalogs: list[Catalog], namespac
     await catalogs[2].drop_namespace(namespace)
 
 
-async def test_pages_of_many(catalog: Catalog, namespace: Namespace) -> None:
+async def test_many_tables_are_listed_in_pages(catalog: Catalog, namespace: Namespace) -> None:
     names = [f"t{number}" for number in range(25)] + ["t1x", "t1.x", "ü"]
     for name in names:
-        await catalog.create(TableName(namespace, name), SCHEMA)
+        await catalog.create(TableName(namespace, name), NewTable(SCHEMA))
     seen: list[str] = []
     start, pages = "", 0
     while pages == 0 or start:
@@ -111,27 +112,29 @@ async def test_pages_of_many(catalog: Catalog, namespace: Namespace) -> None:
     assert (sorted(seen), pages) == (sorted(names), 3)
 
 
-async def test_exactly_one_wins_each_head(catalogs: list[Catalog], namespace: Namespace, objects: MemoryStore) -> None:
+async def test_one_of_many_concurrent_commits_succeeds(
+    catalogs: list[Catalog], namespace: Namespace, objects: MemoryObjectStore
+) -> None:
     name = TableName(namespace, "contested")
-    created = await catalogs[0].create(name, SCHEMA)
+    created = await catalogs[0].create(name, NewTable(SCHEMA))
     wins = [0, 0, 0]
 
-    async def writer(place: int) -> None:
+    async def writer(process: int) -> None:
         while True:
-            head = (await catalogs[place].load(name)).metadata
+            head = (await catalogs[process].load(name)).metadata
             number = head["last-sequence-number"] + 1
             if number > 15:
                 return
             parent = head["current-snapshot-id"]
             expected = None if parent == -1 else parent
             try:
-                change = append(number * 10 + place, number, expected)
-                await catalogs[place].commit(name, [AssertRefSnapshotId("main", expected)], change)
-                wins[place] += 1
-            except CommitRefused:
+                change = append(number * 10 + process, number, expected, head["location"])
+                await catalogs[process].commit(name, [AssertRefSnapshotId("main", expected)], change)
+                wins[process] += 1
+            except CommitFailed:
                 continue
 
-    await asyncio.gather(*(writer(place) for place in range(3)))
+    await asyncio.gather(*(writer(process) for process in range(3)))
     table = (await catalogs[0].load(name)).metadata
     assert sum(wins) == len(table["snapshots"]) == len(table["snapshot-log"]) == 15
     assert [one["sequence-number"] for one in table["snapshots"]] == list(range(1, 16))
@@ -139,20 +142,20 @@ async def test_exactly_one_wins_each_head(catalogs: list[Catalog], namespace: Na
     assert len([info async for page in objects.walk(folder) for info in page]) == 16
 
 
-async def test_names_are_fought_for(catalogs: list[Catalog], namespace: Namespace) -> None:
-    """Creates, renames and drops of three names by three processes: no table is lost, none has two names."""
+async def test_concurrent_create_rename_drop_lose_no_table(catalogs: list[Catalog], namespace: Namespace) -> None:
+    """Three processes create, rename and drop three names: no table is lost, none has two names."""
     names = [TableName(namespace, text) for text in "abc"]
     made: set[str] = set()
     dropped: set[str] = set()
 
-    async def worker(place: int) -> None:
-        catalog = catalogs[place]
+    async def worker(process: int) -> None:
+        catalog = catalogs[process]
         for step in range(8):
-            name, other = names[(step + place) % 3], names[(step * 2 + place) % 3]
+            name, other = names[(step + process) % 3], names[(step * 2 + process) % 3]
             try:
                 match step % 4:
                     case 0 | 2:
-                        made.add((await catalog.create(name, SCHEMA)).table_id)
+                        made.add((await catalog.create(name, NewTable(SCHEMA))).table_id)
                     case 1:
                         await catalog.rename(name, other)
                     case 3:
@@ -160,15 +163,15 @@ async def test_names_are_fought_for(catalogs: list[Catalog], namespace: Namespac
             except LakestreamError:
                 continue
 
-    await asyncio.gather(*(worker(place) for place in range(3)))
+    await asyncio.gather(*(worker(process) for process in range(3)))
     there = (await catalogs[0].pointers.page(namespace)).names
     ids = [(await catalogs[0].load(TableName(namespace, name))).table_id for name in there]
     assert sorted(ids) == sorted(made - dropped)
 
 
-async def test_a_property_by_everybody_at_once(catalogs: list[Catalog], namespace: Namespace) -> None:
+async def test_concurrent_property_changes_are_all_kept(catalogs: list[Catalog], namespace: Namespace) -> None:
     name = TableName(namespace, "t")
-    await catalogs[0].create(name, SCHEMA)
-    changes = [(catalog, u.SetProperties({f"p{place}": "x"})) for place, catalog in enumerate(catalogs)]
+    await catalogs[0].create(name, NewTable(SCHEMA))
+    changes = [(catalog, u.SetProperties({f"p{process}": "x"})) for process, catalog in enumerate(catalogs)]
     await asyncio.gather(*(catalog.commit(name, [], [change]) for catalog, change in changes))
     assert set((await catalogs[0].load(name)).metadata["properties"]) == {"p0", "p1", "p2"}

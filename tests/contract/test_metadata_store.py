@@ -1,4 +1,4 @@
-"""What every metadata store promises, sentence by sentence of `metadata/store.py`, on every backend."""
+"""Contract of metadata stores, sentence by sentence of `metadata/store.py`, on every backend."""
 
 import asyncio
 import uuid
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-from tests.contract.metadata_backends import BACKENDS, Backend
+from tests.harness.stores.metadata_backends import BACKENDS, Backend
 
 from lakestream.errors import Conflict, Missing, Unavailable
 from lakestream.metadata.store import (
@@ -29,7 +29,7 @@ from lakestream.metadata.store import (
 from lakestream.model import MiB
 
 WAKE_S_MAX = 10.0
-"""Generous: a busy machine is not a broken store. How fast it really is, other tests and the benchmarks tell."""
+"""Generous, because the machine may be busy. Benchmarks measure the latency."""
 
 
 @pytest.fixture(params=list(BACKENDS))
@@ -50,7 +50,7 @@ async def other(backend: Backend, store: MetadataStore) -> MetadataStore:
 
 
 class Root(NamedTuple):
-    """A test's own corner of the store; everything in it shares a home."""
+    """Key prefix of one test. All its keys share a home."""
 
     path: str
 
@@ -115,7 +115,7 @@ async def test_a_record_is_read_as_it_was_put(store: MetadataStore, other: Metad
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", bytes(range(256)), b"\xff" * 300, bytes(range(256)) * 4096])
-async def test_any_bytes_are_a_value(store: MetadataStore, other: MetadataStore, root: Root, value: bytes) -> None:
+async def test_values_may_be_any_bytes(store: MetadataStore, other: MetadataStore, root: Root, value: bytes) -> None:
     assert len(value) <= MiB
     await put_one(store, root.key("a"), b"before")
     await put_one(store, root.key("a"), value)
@@ -135,7 +135,9 @@ async def test_every_put_gives_a_greater_version(store: MetadataStore, other: Me
     assert versions == sorted(set(versions))
 
 
-async def test_absent_creates_and_never_overwrites(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_put_with_expected_absent_creates_and_never_overwrites(
+    store: MetadataStore, other: MetadataStore, root: Root
+) -> None:
     first = await put_one(store, root.key("a"), b"first", ABSENT)
     for client in (store, other):
         with pytest.raises(Conflict):
@@ -145,7 +147,7 @@ async def test_absent_creates_and_never_overwrites(store: MetadataStore, other: 
     assert (found.value, found.version) == (b"first", first.version)
 
 
-async def test_a_version_is_good_for_one_put(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_put_with_a_version_succeeds_once(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     first = await put_one(store, root.key("a"), b"1")
     second = await put_one(other, root.key("a"), b"2", first.version)
     with pytest.raises(Conflict):
@@ -156,14 +158,14 @@ async def test_a_version_is_good_for_one_put(store: MetadataStore, other: Metada
     assert found.value == b"4"
 
 
-async def test_a_version_of_a_missing_key_is_refused(store: MetadataStore, root: Root) -> None:
+async def test_put_with_a_version_conflicts_for_a_missing_key(store: MetadataStore, root: Root) -> None:
     first = await put_one(store, root.key("a"), b"1")
     with pytest.raises(Conflict):
         await put_one(store, root.key("b"), b"1", first.version)
     assert await store.get(root.key("b")) is None
 
 
-async def test_any_does_not_care(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_put_with_expected_any_overwrites(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     await put_one(store, root.key("a"), b"1", ANY)
     await put_one(other, root.key("a"), b"2", ANY)
     found = await store.get(root.key("a"))
@@ -182,12 +184,12 @@ async def test_an_acknowledged_put_is_seen_by_every_later_read(
         assert (found.value, found.version) == (str(turn).encode(), stored.version)
 
 
-async def test_no_puts_no_answers(store: MetadataStore, root: Root) -> None:
+async def test_put_of_no_items_returns_no_results(store: MetadataStore, root: Root) -> None:
     assert await store.put([]) == []
     assert await store.create([]) == []
 
 
-async def test_many_puts_have_one_answer_each_in_order(store: MetadataStore, root: Root) -> None:
+async def test_many_puts_have_one_result_each_in_order(store: MetadataStore, root: Root) -> None:
     old = await put_one(store, root.key("old"), b"old")
     answers = await store.put(
         [
@@ -206,7 +208,7 @@ async def test_many_puts_have_one_answer_each_in_order(store: MetadataStore, roo
     assert [answer.version for answer in stored] == [versions["new"], versions["old"], versions["free"]]
 
 
-async def test_puts_of_one_key_in_one_call_see_one_another(store: MetadataStore, root: Root) -> None:
+async def test_puts_of_one_key_in_one_call_take_effect_in_order(store: MetadataStore, root: Root) -> None:
     key = root.key("a")
     answers = await store.put([Put(key, b"1", ABSENT), Put(key, b"2", ABSENT), Put(key, b"3"), Put(key, b"4")])
     assert [type(answer) for answer in answers] == [Stored, Conflict, Stored, Stored]
@@ -217,8 +219,10 @@ async def test_puts_of_one_key_in_one_call_see_one_another(store: MetadataStore,
     assert found.version == answers[3].version
 
 
-async def test_who_sees_a_put_sees_those_before_it(store: MetadataStore, other: MetadataStore, root: Root) -> None:
-    """Groups rely on it: what a coordinator writes counts with its last put."""
+async def test_reader_of_a_put_sees_earlier_puts_of_the_home(
+    store: MetadataStore, other: MetadataStore, root: Root
+) -> None:
+    """Groups rely on it: the writes of a coordinator take effect with its last put."""
     first, last = root.key("first"), root.key("last")
 
     async def write() -> None:
@@ -250,7 +254,7 @@ async def test_puts_of_several_homes_in_one_call(store: MetadataStore, root: Roo
         assert found.value == (key.path.encode() if n % 2 else b"")
 
 
-async def test_many_calls_at_once_are_answered_each(store: MetadataStore, root: Root) -> None:
+async def test_each_concurrent_call_gets_its_result(store: MetadataStore, root: Root) -> None:
     async def call(n: int) -> None:
         first, again = await store.put([Put(root.key(f"{n:04}"), b"", ABSENT), Put(root.key(f"{n:04}"), b"", ABSENT)])
         assert isinstance(first, Stored)
@@ -263,7 +267,9 @@ async def test_many_calls_at_once_are_answered_each(store: MetadataStore, root: 
 # When it was created
 
 
-async def test_created_by_the_stores_clock(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_created_ms_is_the_time_of_the_stores_clock(
+    store: MetadataStore, other: MetadataStore, root: Root
+) -> None:
     before = await store.now_ms()
     stored = await put_one(store, root.key("a"), b"")
     assert before <= stored.created_ms <= await other.now_ms()
@@ -274,7 +280,7 @@ async def test_created_by_the_stores_clock(store: MetadataStore, other: Metadata
     assert stored.created_ms == again.created_ms == found.created_ms
 
 
-async def test_created_anew_after_a_delete(store: MetadataStore, root: Root) -> None:
+async def test_created_ms_changes_after_a_delete(store: MetadataStore, root: Root) -> None:
     first = await put_one(store, root.key("a"), b"")
     assert await store.delete(root.key("a"))
     await asyncio.sleep(0.01)
@@ -297,7 +303,7 @@ async def test_names_are_ordered_as_plain_strings(store: MetadataStore, root: Ro
 
 
 async def with_neighbours(store: MetadataStore, root: Root) -> Folder:
-    """A folder `f` with b, d and f in it, among everything that might be taken for its own."""
+    """Fills a folder `f` with b, d and f, and neighbouring keys that must not be taken for its own."""
     folder = root.folder("f")
     await fill(store, folder, "b", "d", "f")
     for near in ("f!", "f-", "f0", "fa", "e", "g", "f/a", "f/c", "f/d", "f/z", "f/d/e"):
@@ -366,7 +372,7 @@ async def test_a_scan_stays_in_its_folder(store: MetadataStore, root: Root) -> N
         ("", None, 100, "bdf"),
     ],
 )
-async def test_a_scan_has_bounds(
+async def test_scan_returns_names_within_its_bounds(
     store: MetadataStore, root: Root, start: str, end: str | None, limit: int | None, expected: str
 ) -> None:
     folder = await with_neighbours(store, root)
@@ -376,14 +382,14 @@ async def test_a_scan_has_bounds(
         assert scanned.guard is None
 
 
-async def test_a_long_scan_is_whole(store: MetadataStore, root: Root) -> None:
+async def test_long_scan_returns_all_records(store: MetadataStore, root: Root) -> None:
     names = [f"{n:020d}" for n in range(2500)]
     await fill(store, root.folder("f"), *names)
     assert names_of((await store.scan(root.folder("f"))).records) == names
     assert names_of((await store.scan(root.folder("f"), names[700], limit=1500)).records) == names[700:2200]
 
 
-async def test_a_scan_brings_its_guard(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_scan_returns_its_guard(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     folder, guard = root.folder("f"), root.folder("f").key("floor")
     await fill(store, folder, "1", "2")
     assert (await store.scan(folder, guard=guard)).guard is None
@@ -428,7 +434,7 @@ async def test_create_never_overwrites(store: MetadataStore, other: MetadataStor
     assert found.value == b"first"
 
 
-async def test_many_creates_have_one_answer_each_in_order(store: MetadataStore, root: Root) -> None:
+async def test_many_creates_have_one_result_each_in_order(store: MetadataStore, root: Root) -> None:
     logs = [Folder(f"{root.path}/{n}", f"{root.path}/{n}") for n in range(40)]
     await store.put([Put(log.key("floor"), log.path.encode()) for log in logs[::2]])
     await store.put([Put(log.key("0"), b"there already") for log in logs[::5]])
@@ -451,7 +457,9 @@ async def test_creates_of_one_key_in_one_call(store: MetadataStore, root: Root) 
     assert [type(answer) for answer in answers] == [Created, Conflict]
 
 
-async def test_a_key_has_one_winner(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_one_of_concurrent_creates_of_a_key_succeeds(
+    store: MetadataStore, other: MetadataStore, root: Root
+) -> None:
     keys = [root.key(f"{n:03}") for n in range(200)]
     wins: dict[Key, list[bytes]] = {key: [] for key in keys}
 
@@ -468,7 +476,7 @@ async def test_a_key_has_one_winner(store: MetadataStore, other: MetadataStore, 
     assert {key: [(await store.get(key) or Record("", b"", 0, 0)).value] for key in keys} == wins
 
 
-async def test_no_increment_is_lost(backend: Backend, root: Root) -> None:
+async def test_concurrent_increments_are_all_kept(backend: Backend, root: Root) -> None:
     clients = [await backend.open() for _ in range(4)]
     await put_one(clients[0], root.key("n"), b"0", ABSENT)
 
@@ -495,7 +503,9 @@ async def test_no_increment_is_lost(backend: Backend, root: Root) -> None:
 # Delete
 
 
-async def test_delete_says_whether_it_was_there(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_delete_returns_whether_the_record_existed(
+    store: MetadataStore, other: MetadataStore, root: Root
+) -> None:
     await put_one(store, root.key("a"), b"")
     assert await other.delete(root.key("a"))
     assert await store.get(root.key("a")) is None
@@ -505,7 +515,7 @@ async def test_delete_says_whether_it_was_there(store: MetadataStore, other: Met
     assert not await other.delete(root.key("never"))
 
 
-async def test_delete_of_a_version(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_delete_with_another_version_conflicts(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     first = await put_one(store, root.key("a"), b"1")
     second = await put_one(store, root.key("a"), b"2")
     with pytest.raises(Conflict):
@@ -516,9 +526,7 @@ async def test_delete_of_a_version(store: MetadataStore, other: MetadataStore, r
     assert await store.get(root.key("a")) is None
 
 
-async def test_a_version_does_not_come_back_after_a_delete(
-    store: MetadataStore, other: MetadataStore, root: Root
-) -> None:
+async def test_version_is_not_reused_after_a_delete(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     seen: set[int] = set()
     for client in (store, other) * 5:
         stored = await put_one(client, root.key("a"), b"same", ABSENT)
@@ -534,7 +542,7 @@ async def test_a_version_does_not_come_back_after_a_delete(
     ("start", "end", "left"),
     [("", "~", ""), ("b", "f", "f"), ("b0", "e", "bf"), ("d", "d", "bdf"), ("f", "b", "bdf"), ("g", "~", "bdf")],
 )
-async def test_delete_range_has_bounds(
+async def test_delete_range_deletes_names_within_its_bounds(
     store: MetadataStore, other: MetadataStore, root: Root, start: str, end: str, left: str
 ) -> None:
     folder = await with_neighbours(store, root)
@@ -545,7 +553,7 @@ async def test_delete_range_has_bounds(
     assert await other.get(Key(folder.path, root.path)) is not None
 
 
-async def test_delete_range_of_many(store: MetadataStore, root: Root) -> None:
+async def test_delete_range_deletes_many_records(store: MetadataStore, root: Root) -> None:
     names = [f"{n:020d}" for n in range(2500)]
     await fill(store, root.folder("f"), *names)
     await store.delete_range(root.folder("f"), names[0], names[2400])
@@ -555,7 +563,7 @@ async def test_delete_range_of_many(store: MetadataStore, root: Root) -> None:
 # Sessions
 
 
-async def test_an_ephemeral_record_goes_with_its_session(
+async def test_ephemeral_record_is_deleted_with_its_session(
     store: MetadataStore, other: MetadataStore, backend: Backend, root: Root
 ) -> None:
     session = await store.session(backend.session_ms)
@@ -584,7 +592,7 @@ async def test_expected_holds_for_ephemeral_puts_too(store: MetadataStore, backe
     assert await store.get(root.key("a")) is None
 
 
-async def test_a_closed_session_takes_no_puts(store: MetadataStore, backend: Backend, root: Root) -> None:
+async def test_put_with_a_closed_session_is_missing(store: MetadataStore, backend: Backend, root: Root) -> None:
     session = await store.session(backend.session_ms)
     await put_ephemeral(store, root.key("a"), b"", session)
     await session.close()
@@ -593,7 +601,7 @@ async def test_a_closed_session_takes_no_puts(store: MetadataStore, backend: Bac
     assert await store.get(root.key("a")) is None
 
 
-async def test_overwriting_changes_who_owns_it(
+async def test_overwrite_changes_the_session_of_a_record(
     store: MetadataStore, other: MetadataStore, backend: Backend, root: Root
 ) -> None:
     mine, theirs = await store.session(backend.session_ms), await other.session(backend.session_ms)
@@ -607,7 +615,9 @@ async def test_overwriting_changes_who_owns_it(
     assert names_of((await store.scan(root.folder("keys"))).records) == ["kept"]
 
 
-async def test_a_deleted_ephemeral_key_is_free(store: MetadataStore, backend: Backend, root: Root) -> None:
+async def test_key_can_be_created_after_an_ephemeral_record_was_deleted(
+    store: MetadataStore, backend: Backend, root: Root
+) -> None:
     session = await store.session(backend.session_ms)
     await put_ephemeral(store, root.key("a"), b"", session)
     assert await store.delete(root.key("a"))
@@ -616,7 +626,7 @@ async def test_a_deleted_ephemeral_key_is_free(store: MetadataStore, backend: Ba
     assert await store.get(root.key("a")) is not None
 
 
-async def test_a_live_clients_session_lives_on(
+async def test_session_of_a_live_client_does_not_expire(
     store: MetadataStore, other: MetadataStore, backend: Backend, root: Root
 ) -> None:
     session = await store.session(backend.session_ms)
@@ -633,21 +643,21 @@ async def test_sessions_end_with_their_client(
     await put_ephemeral(store, root.key("a"), b"", session)
     await store.close()
 
-    async def gone() -> bool:
+    async def is_deleted() -> bool:
         return await other.get(root.key("a")) is None
 
-    await eventually(gone, backend.session_ms / 1000 + 5)
+    await eventually(is_deleted, backend.session_ms / 1000 + 5)
 
 
 async def test_a_frozen_clients_session_is_lost(store: MetadataStore, backend: Backend, root: Root) -> None:
-    async with backend.elsewhere() as there:
+    async with backend.remote_client() as there:
 
-        async def settle(far: MetadataStore) -> Session:
+        async def open_session(far: MetadataStore) -> Session:
             session = await far.session(backend.session_ms)
             await put_ephemeral(far, root.key("a"), b"", session)
             return session
 
-        async def look(far: MetadataStore) -> bool:
+        async def wait_lost(far: MetadataStore) -> bool:
             lost = session.lost
             async with asyncio.timeout(WAKE_S_MAX):
                 await session.wait_lost()
@@ -656,40 +666,40 @@ async def test_a_frozen_clients_session_is_lost(store: MetadataStore, backend: B
         async def put_again(far: MetadataStore) -> None:
             await put_ephemeral(far, root.key("a"), b"zombie", session)
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             return await store.get(root.key("a")) is None
 
-        session = await there.run(settle)
-        assert not await gone()
+        session = await there.run(open_session)
+        assert not await is_deleted()
         there.freeze()
-        await eventually(gone, backend.session_ms / 1000 + 5)
+        await eventually(is_deleted, backend.session_ms / 1000 + 5)
         assert (await store.scan(root.folder("keys"))).records == []
         assert await store.floor(root.folder("keys"), "z") is None
         assert await store.ceiling(root.folder("keys"), "") is None
         await put_one(store, root.key("b"), b"", ABSENT)
         there.thaw()
-        assert await there.run(look)
+        assert await there.run(wait_lost)
         with pytest.raises(Missing):
             await there.run(put_again)
-        assert await gone()
+        assert await is_deleted()
 
 
-async def test_a_key_of_an_expired_session_is_free(store: MetadataStore, backend: Backend, root: Root) -> None:
-    async with backend.elsewhere() as there:
+async def test_key_can_be_created_after_its_session_expired(store: MetadataStore, backend: Backend, root: Root) -> None:
+    async with backend.remote_client() as there:
 
-        async def settle(far: MetadataStore) -> None:
+        async def open_session(far: MetadataStore) -> None:
             await put_ephemeral(far, root.key("a"), b"", await far.session(backend.session_ms))
 
-        await there.run(settle)
+        await there.run(open_session)
         with pytest.raises(Conflict):
             await put_one(store, root.key("a"), b"too early", ABSENT)
         there.freeze()
 
-        async def free() -> bool:
+        async def create() -> bool:
             (answer,) = await store.create([Create(root.key("a"), b"mine", root.key("guard"))])
             return isinstance(answer, Created)
 
-        await eventually(free, backend.session_ms / 1000 + 5)
+        await eventually(create, backend.session_ms / 1000 + 5)
         there.thaw()
 
 
@@ -698,7 +708,7 @@ async def test_a_key_of_an_expired_session_is_free(store: MetadataStore, backend
 
 @asynccontextmanager
 async def watching(store: MetadataStore, prefix: str) -> AsyncIterator[AsyncIterator[Changes]]:
-    """Past the first item."""
+    """Opens a watch and takes its first item."""
     async with aclosing(cast(AsyncGenerator[Changes, None], store.watch(prefix))) as changes:
         assert await take(changes) == Changes(frozenset(), everything=True)
         yield changes
@@ -709,8 +719,8 @@ async def take(changes: AsyncIterator[Changes]) -> Changes:
         return await anext(changes)
 
 
-async def heard(changes: AsyncIterator[Changes], *paths: str) -> list[Changes]:
-    """Items until all the paths were among them. `everything` covers all, as it makes the consumer look."""
+async def take_until(changes: AsyncIterator[Changes], *paths: str) -> list[Changes]:
+    """Takes items until they contain all paths. `everything` covers all paths, because the consumer then reads them."""
     missing, items = set(paths), []
     while missing:
         items.append(await take(changes))
@@ -724,85 +734,83 @@ async def test_a_watch_begins_with_everything(store: MetadataStore, root: Root) 
         pass
 
 
-async def test_a_watch_hears_other_clients_and_its_own(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_watch_reports_changes_of_all_clients(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     async with watching(store, root.path) as changes:
         for writer in (other, store, other):
             await put_one(writer, root.key("a"), b"")
-            await heard(changes, root.key("a").path)
+            await take_until(changes, root.key("a").path)
             await create_one(writer, root.key("b"), b"", root.key("guard"))
-            await heard(changes, root.key("b").path)
+            await take_until(changes, root.key("b").path)
             await writer.delete(root.key("b"))
-            await heard(changes, root.key("b").path)
+            await take_until(changes, root.key("b").path)
 
 
-async def test_a_watch_hears_deleted_ranges(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_watch_reports_deleted_ranges(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     folder = root.folder("f")
     await fill(other, folder, "1", "2", "3")
     async with watching(store, root.path) as changes:
         await other.delete_range(folder, "1", "3")
-        await heard(changes, folder.key("1").path, folder.key("2").path)
+        await take_until(changes, folder.key("1").path, folder.key("2").path)
 
 
-async def test_a_watch_hears_ephemeral_records_come_and_go(
+async def test_watch_reports_ephemeral_records(
     store: MetadataStore, other: MetadataStore, backend: Backend, root: Root
 ) -> None:
     session = await other.session(backend.session_ms)
     async with watching(store, root.path) as changes:
         await put_ephemeral(other, root.key("a"), b"", session)
-        await heard(changes, root.key("a").path)
+        await take_until(changes, root.key("a").path)
         await session.close()
-        await heard(changes, root.key("a").path)
+        await take_until(changes, root.key("a").path)
 
 
-async def test_a_watch_hears_a_session_expire(store: MetadataStore, backend: Backend, root: Root) -> None:
-    async with backend.elsewhere() as there, watching(store, root.path) as changes:
+async def test_watch_reports_records_of_an_expired_session(store: MetadataStore, backend: Backend, root: Root) -> None:
+    async with backend.remote_client() as there, watching(store, root.path) as changes:
 
-        async def settle(far: MetadataStore) -> None:
+        async def open_session(far: MetadataStore) -> None:
             await put_ephemeral(far, root.key("a"), b"", await far.session(backend.session_ms))
 
-        await there.run(settle)
-        await heard(changes, root.key("a").path)
+        await there.run(open_session)
+        await take_until(changes, root.key("a").path)
         there.freeze()
 
-        async def gone() -> bool:
+        async def is_deleted() -> bool:
             await take(changes)
             return await store.get(root.key("a")) is None
 
-        await eventually(gone, backend.session_ms / 1000 + WAKE_S_MAX)
+        await eventually(is_deleted, backend.session_ms / 1000 + WAKE_S_MAX)
         there.thaw()
 
 
-async def test_a_watch_hears_only_its_prefix(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_watch_reports_only_its_prefix(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     async with watching(store, f"{root.path}/a") as changes:
         await put_one(other, root.folder("b").key("x"), b"")
         await put_one(other, root.folder("a").key("x"), b"")
         await put_one(other, root.folder("aa/deeper").key("x"), b"")
         wanted = {root.folder("a").key("x").path, root.folder("aa/deeper").key("x").path}
-        items = await heard(changes, *wanted)
+        items = await take_until(changes, *wanted)
         assert frozenset().union(*(item.paths for item in items)) <= wanted
 
 
-async def test_what_a_slow_consumer_has_not_taken_is_merged(
-    store: MetadataStore, other: MetadataStore, root: Root
-) -> None:
+async def test_changes_are_merged_for_a_slow_consumer(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     keys = [root.key(f"{n:02}") for n in range(50)]
     paths = {key.path for key in keys}
     async with watching(store, root.path) as slow, watching(store, root.path) as quick:
         for key in keys:
             await put_one(other, key, b"")
-        await heard(quick, *paths)
+        await take_until(quick, *paths)
         item = await take(slow)
         assert item.everything or item.paths == paths
 
 
-async def test_every_watcher_hears(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_every_watch_reports_a_change(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     async with watching(store, root.path) as one, watching(store, root.path) as two, watching(other, root.path) as far:
         await put_one(other, root.key("a"), b"")
         for changes in (one, two, far):
-            await heard(changes, root.key("a").path)
+            await take_until(changes, root.key("a").path)
 
 
-async def test_a_watch_can_be_left_while_it_waits(store: MetadataStore, other: MetadataStore, root: Root) -> None:
+async def test_watch_can_be_cancelled_while_it_waits(store: MetadataStore, other: MetadataStore, root: Root) -> None:
     async with watching(store, root.path) as kept:
         tasks_before = len(asyncio.all_tasks())
         for _ in range(5):
@@ -812,11 +820,11 @@ async def test_a_watch_can_be_left_while_it_waits(store: MetadataStore, other: M
                 waiting.cancel()
                 await asyncio.wait([waiting])
         await put_one(other, root.key("a"), b"")
-        await heard(kept, root.key("a").path)
-    assert len(asyncio.all_tasks()) <= tasks_before + 3  # what the store keeps for itself does not grow
+        await take_until(kept, root.key("a").path)
+    assert len(asyncio.all_tasks()) <= tasks_before + 3  # the store's own tasks do not accumulate
 
 
-# The end
+# Close
 
 
 async def test_a_closed_store_is_unavailable(store: MetadataStore, other: MetadataStore, root: Root) -> None:
@@ -843,7 +851,7 @@ async def test_a_closed_store_is_unavailable(store: MetadataStore, other: Metada
     assert names_of((await other.scan(folder)).records) == ["a"]
 
 
-async def test_closing_wakes_those_who_watch(store: MetadataStore, root: Root) -> None:
+async def test_close_ends_waiting_watches(store: MetadataStore, root: Root) -> None:
     async with watching(store, root.path) as changes:
         waiting = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0.01)

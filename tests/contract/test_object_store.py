@@ -8,36 +8,26 @@ import json
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
+from tests.harness.stores import fake_gcs
 
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.errors import Conflict, Misconfigured, Missing, OutOfRange, Rejected, Unavailable
 from lakestream.model import Buffer, MiB, Span
-from lakestream.storage.memory import MemoryStore
+from lakestream.storage.memory import MemoryObjectStore
 from lakestream.storage.object_store import ObjectInfo, ObjectStore
-from lakestream.storage.opening import open_store
-from lakestream.storage.probe import check_clock, probe
+from lakestream.storage.open_store import open_store
+from lakestream.storage.startup_check import check_clock, check_store
 from lakestream.testing.servers import AzureServer, S3Server, azurite, s3_server
 
 CLOCK, IDS = SystemClock(), RandomIds()
 
 NO_TOKENS = json.dumps({"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""})
-"""A key that asks nobody for a token: without it, obstore would look for this machine's own credentials."""
-
-
-def _stand_in() -> ModuleType:
-    spec = util.spec_from_file_location("gcs_stand_in", Path(__file__).with_name("gcs_stand_in.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+"""Credentials without OAuth: without them, obstore would use those of this machine."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -56,36 +46,36 @@ async def azure(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Azure
 
 @pytest.fixture(scope="module")
 def gcs() -> Iterator[str]:
-    with _stand_in().gcs_stand_in("lake") as endpoint:
+    with fake_gcs.fake_gcs("lake") as endpoint:
         yield endpoint
 
 
 @pytest.fixture(params=["memory", "file", "s3", "azure", "gcs"])
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A place of its own for each test; the environment says where the server is and who we are."""
-    kind, place = request.param, IDS.new()
+    """Returns a new URL for each test, and sets endpoint and credentials in the environment."""
+    kind, folder = request.param, IDS.new()
     if kind == "s3":
         s3: S3Server = request.getfixturevalue("s3")
         monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.access_key_id)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret_access_key)
-        return f"s3://lake/{place}"
+        return f"s3://lake/{folder}"
     if kind == "azure":
         azure: AzureServer = request.getfixturevalue("azure")
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", azure.endpoint)
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", azure.account_name)
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", azure.account_key)
-        return f"az://lake/{place}/deep"
+        return f"az://lake/{folder}/deep"
     if kind == "gcs":
         monkeypatch.setenv("GOOGLE_BASE_URL", request.getfixturevalue("gcs"))
         monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", NO_TOKENS)
-        return f"gs://lake/{place}"
+        return f"gs://lake/{folder}"
     return f"file://{tmp_path}/lake%20house" if kind == "file" else "memory"
 
 
 @asynccontextmanager
 async def opened(url: str) -> AsyncIterator[ObjectStore]:
-    store = MemoryStore(CLOCK) if url == "memory" else open_store(url, CLOCK, IDS)
+    store = MemoryObjectStore(CLOCK) if url == "memory" else open_store(url, CLOCK, IDS)
     try:
         yield store
     finally:
@@ -118,16 +108,16 @@ async def test_a_put_can_be_read_back(store: ObjectStore) -> None:
     assert bytes(await store.get("a/b/c")) == b"hello"
 
 
-async def test_a_put_replaces_what_was_there(store: ObjectStore) -> None:
+async def test_put_replaces_an_existing_object(store: ObjectStore) -> None:
     await store.put("k", [b"a longer first body"])
     await store.put("k", [b"second"])
     assert bytes(await store.get("k")) == b"second"
     assert (await store.head("k")).size == 6
 
 
-async def test_a_body_is_a_list_of_any_buffers(store: ObjectStore) -> None:
+async def test_body_may_have_buffers_of_any_type(store: ObjectStore) -> None:
     view = memoryview(b"--cdef--")[2:6]
-    signed = memoryview(pa.py_buffer(b"kl"))  # as Arrow gives away what it has written
+    signed = memoryview(pa.py_buffer(b"kl"))  # the buffer type of Arrow's writers
     body: list[Buffer] = [b"ab", view, b"", bytearray(b"gh"), memoryview(bytearray(b"ij")), signed]
     await store.put("put", body)
     await store.create("created", tuple(body))
@@ -141,7 +131,7 @@ async def test_buffers_may_be_used_again_after_the_write(store: ObjectStore) -> 
     assert bytes(await store.get("k")) == b"first"
 
 
-async def test_a_body_of_very_many_buffers(store: ObjectStore) -> None:
+async def test_body_may_have_very_many_buffers(store: ObjectStore) -> None:
     pieces = [bytes([number % 251]) * (number % 7) for number in range(5000)]
     await store.put("k", pieces)
     assert bytes(await store.get("k")) == b"".join(pieces)
@@ -166,7 +156,7 @@ async def test_a_large_object(store: ObjectStore) -> None:
     assert bytes(tail) == b"\xfd\xfe\xff"
 
 
-async def test_a_create_takes_a_free_key_only(store: ObjectStore) -> None:
+async def test_create_conflicts_when_the_key_exists(store: ObjectStore) -> None:
     await store.create("k", [b"first"])
     with pytest.raises(Conflict):
         await store.create("k", [b"second"])
@@ -175,15 +165,15 @@ async def test_a_create_takes_a_free_key_only(store: ObjectStore) -> None:
     assert bytes(await store.get("k")) == b"third"
 
 
-async def test_a_refused_large_create_changes_nothing(store: ObjectStore) -> None:
-    """A server may hang up before it has read the body; then nobody knows, and it is Uncertain (an Unavailable)."""
+async def test_large_create_that_conflicts_changes_nothing(store: ObjectStore) -> None:
+    """A server may close the connection before it has read the body; the result is then Uncertain (an Unavailable)."""
     await store.create("k", [b"first"])
     with pytest.raises((Conflict, Unavailable)):
         await store.create("k", [bytes(MiB)] * 12)
     assert bytes(await store.get("k")) == b"first"
 
 
-async def test_of_many_creators_one_wins(store: ObjectStore) -> None:
+async def test_one_of_concurrent_creates_succeeds(store: ObjectStore) -> None:
     for round_number in range(20):
         key = f"race/{round_number}"
         creates = [store.create(key, [b"creator %d" % number]) for number in range(8)]
@@ -197,7 +187,7 @@ async def test_of_many_creators_one_wins(store: ObjectStore) -> None:
 # Reading
 
 
-async def test_ranges_are_answered_in_the_order_asked(store: ObjectStore) -> None:
+async def test_ranges_are_returned_in_order_of_the_spans(store: ObjectStore) -> None:
     await store.put("k", [b"0123456789"])
     spans = [Span(7, 10), Span(0, 3), Span(2, 8), Span(0, 10), Span(5, 5), Span(0, 3), Span(10, 10)]
     answers = [bytes(piece) for piece in await store.get_ranges("k", spans)]
@@ -208,7 +198,7 @@ async def test_ranges_are_answered_in_the_order_asked(store: ObjectStore) -> Non
 async def test_ranges_far_apart(store: ObjectStore) -> None:
     block = bytes(range(256)) * 4096
     await store.put("k", [block] * 8)
-    spans = [Span(place * MiB + place, place * MiB + place + 4) for place in (7, 0, 3, 5, 2)]
+    spans = [Span(index * MiB + index, index * MiB + index + 4) for index in (7, 0, 3, 5, 2)]
     answers = await store.get_ranges("k", spans)
     assert [bytes(piece) for piece in answers] == [bytes(range(start, start + 4)) for start in (7, 0, 3, 5, 2)]
 
@@ -225,20 +215,20 @@ async def test_ranges_far_apart(store: ObjectStore) -> None:
     ],
     ids=str,
 )
-async def test_a_range_beyond_the_end_is_never_a_short_answer(store: ObjectStore, spans: list[Span]) -> None:
+async def test_range_beyond_the_end_is_out_of_range(store: ObjectStore, spans: list[Span]) -> None:
     await store.put("k", [b"0123456789"])
     with pytest.raises(OutOfRange, match="beyond"):
         await store.get_ranges("k", spans)
 
 
 @pytest.mark.parametrize("span", [Span(3, 2), Span(-1, 2)])
-async def test_a_range_that_is_none_is_rejected(store: ObjectStore, span: Span) -> None:
+async def test_invalid_range_is_rejected(store: ObjectStore, span: Span) -> None:
     await store.put("k", [b"0123456789"])
     with pytest.raises(Rejected):
         await store.get_ranges("k", [span])
 
 
-async def test_head_tells_size_and_time(store: ObjectStore) -> None:
+async def test_head_returns_size_and_time(store: ObjectStore) -> None:
     before_ms = CLOCK.now_ms()
     await store.put("a/k", [b"hello"])
     info = await store.head("a/k")
@@ -247,7 +237,7 @@ async def test_head_tells_size_and_time(store: ObjectStore) -> None:
     assert await listed(store, "a") == [info]
 
 
-async def test_what_is_not_there_is_missing(store: ObjectStore) -> None:
+async def test_missing_object_is_missing_in_every_call(store: ObjectStore) -> None:
     await store.put("there/k", [b"x"])
     for key in ("no", "there", "there/no", "no/no"):
         with pytest.raises(Missing):
@@ -263,7 +253,7 @@ async def test_what_is_not_there_is_missing(store: ObjectStore) -> None:
 # Listing and deleting
 
 
-async def test_walk_takes_whole_segments(store: ObjectStore) -> None:
+async def test_walk_prefix_matches_whole_segments(store: ObjectStore) -> None:
     await fill(store, "a/b/1", "a/b/2/x", "a/bc/1", "a/b-c", "ab/1", "z")
     assert await keys(store, "a/b") == await keys(store, "a/b/") == ["a/b/1", "a/b/2/x"]
     assert await keys(store, "a") == ["a/b-c", "a/b/1", "a/b/2/x", "a/bc/1"]
@@ -274,15 +264,15 @@ async def test_walk_takes_whole_segments(store: ObjectStore) -> None:
 async def test_walk_begins_after_a_key(store: ObjectStore) -> None:
     everything = ["a/b-c", "a/b/1", "a/b/2/x", "a/b/3", "a/bc/1", "b"]
     await fill(store, *everything)
-    for place, key in enumerate(everything):
-        assert await keys(store, "", key) == everything[place + 1 :]
+    for index, key in enumerate(everything):
+        assert await keys(store, "", key) == everything[index + 1 :]
     assert await keys(store, "a", "a/b/2") == ["a/b/2/x", "a/b/3", "a/bc/1"]
     assert await keys(store, "a/b", "a/b/2/x") == ["a/b/3"]
     assert await keys(store, "a", "zzz") == []
     assert await keys(store, "a/b", "a") == ["a/b/1", "a/b/2/x", "a/b/3"]
 
 
-async def test_walk_goes_over_many_pages(store: ObjectStore) -> None:
+async def test_walk_yields_many_pages(store: ObjectStore) -> None:
     names = sorted(f"many/{number % 3}/{number:05d}" for number in range(2345))
     for first in range(0, len(names), 100):
         await fill(store, *names[first : first + 100])
@@ -293,14 +283,14 @@ async def test_walk_goes_over_many_pages(store: ObjectStore) -> None:
     assert await keys(store) == []
 
 
-async def test_a_walk_may_be_left_early(store: ObjectStore) -> None:
+async def test_walk_can_be_closed_early(store: ObjectStore) -> None:
     await fill(store, "a/1", "a/2")
     async for page in store.walk("a"):
         assert page
         break
 
 
-async def test_delete_takes_many_and_minds_no_missing_one(store: ObjectStore) -> None:
+async def test_delete_ignores_missing_objects(store: ObjectStore) -> None:
     await fill(store, "d/1", "d/2", "d/3", "d/4")
     await store.delete(["d/1", "d/no", "d/3", "none/at/all", "d/4", "d/4"])
     assert await keys(store) == ["d/2"]
@@ -318,7 +308,7 @@ WEIRD = [
 ]  # fmt: skip
 
 
-async def test_weird_but_legal_keys(store: ObjectStore) -> None:
+async def test_unusual_valid_keys_are_accepted(store: ObjectStore) -> None:
     names = [f"w/{name}" for name in WEIRD]
     await fill(store, *names)
     for name in names:
@@ -326,8 +316,8 @@ async def test_weird_but_legal_keys(store: ObjectStore) -> None:
         assert (await store.head(name)).key == name
         assert len(await store.get_ranges(name, [Span(0, 1)])) == 1
     assert await keys(store) == sorted(names)
-    for place, name in enumerate(sorted(names)):
-        assert await keys(store, "w", name) == sorted(names)[place + 1 :]
+    for index, name in enumerate(sorted(names)):
+        assert await keys(store, "w", name) == sorted(names)[index + 1 :]
     await store.delete(names)
     assert await keys(store) == []
 
@@ -349,17 +339,17 @@ async def test_illegal_keys_are_rejected(store: ObjectStore, key: str) -> None:
             await call
 
 
-# The start
+# Startup
 
 
-async def test_the_probe_finds_a_good_store_good(store: ObjectStore) -> None:
-    found = await probe(store, "the store", CLOCK, IDS)
+async def test_startup_check_succeeds(store: ObjectStore) -> None:
+    found = await check_store(store, "the store", CLOCK, IDS)
     assert abs(found.clock_offset_ms) < 2000
     check_clock(found, "the store")
     assert await keys(store) == []
 
 
-async def test_a_bucket_that_does_not_exist(url: str) -> None:
+async def test_missing_bucket_is_misconfigured(url: str) -> None:
     if not url.startswith(("s3", "az", "gs")):
         pytest.skip("has no buckets")
     async with opened(url.replace("lake", "nowhere", 1)) as store:
@@ -367,7 +357,7 @@ async def test_a_bucket_that_does_not_exist(url: str) -> None:
             store.put("k", [b"x"]),
             store.create("k", [b"x"]),
             store.delete(["k"]),
-            probe(store, url, CLOCK, IDS),
+            check_store(store, url, CLOCK, IDS),
         ):
             with pytest.raises(Misconfigured, match=r"the bucket does not exist\. Create it") as raised:
                 await call
@@ -376,32 +366,31 @@ async def test_a_bucket_that_does_not_exist(url: str) -> None:
             await keys(store)
 
 
-async def test_wrong_credentials(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_credentials_are_misconfigured(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not url.startswith(("s3", "az")):
         pytest.skip("asks for none")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=")
     async with opened(url) as store:
         with pytest.raises(Misconfigured, match="Check the credentials") as raised:
-            await probe(store, url, CLOCK, IDS)
+            await check_store(store, url, CLOCK, IDS)
     assert "\n" not in str(raised.value)
     assert "wrong" not in str(raised.value)
 
 
-async def test_an_endpoint_where_nobody_listens(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endpoint_without_a_listener_is_unavailable(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not url.startswith(("s3", "az", "gs")):
         pytest.skip("has no endpoint")
     for name in ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     async with opened(url) as store:
         with pytest.raises(Unavailable, match=r"no connection \(connection refused\)\. Check the endpoint") as raised:
-            await probe(store, url, CLOCK, IDS)
+            await check_store(store, url, CLOCK, IDS)
     assert "\n" not in str(raised.value)
 
 
-def test_the_stand_in_lets_many_connect_at_once() -> None:
-    """Nobody accepts yet, as on a machine that is busy: each of these connections must still be made and kept."""
-    module = _stand_in()
-    with module.StandIn(("127.0.0.1", 0), module._Handler) as server, ExitStack() as connections:
+def test_fake_gcs_accepts_many_concurrent_connections() -> None:
+    """No connection is accepted yet, as on a busy machine: each one must still be established and kept."""
+    with fake_gcs.FakeGcsServer(("127.0.0.1", 0), fake_gcs._Handler) as server, ExitStack() as connections:
         for _ in range(200):
-            connections.enter_context(socket.create_connection(server.server_address, timeout=2))
+            connections.enter_context(socket.create_connection(("127.0.0.1", server.server_port), timeout=2))

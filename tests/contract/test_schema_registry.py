@@ -1,4 +1,4 @@
-"""The schema registry on every metadata store: one order of changes, whoever keeps them."""
+"""The schema registry on every metadata store: all brokers apply one order of changes."""
 
 import asyncio
 import uuid
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.metadata_backends import BACKENDS, Backend
-from tests.unit.coordination.schemas.stand_in import registry_over, wanted
+from tests.harness.stores.metadata_backends import BACKENDS, Backend
+from tests.harness.typed.toy_schema_format import registry_over, wanted
 
-from lakestream.coordination.schemas.deleting import delete_subject
-from lakestream.coordination.schemas.names import parse
-from lakestream.coordination.schemas.refusals import NoSuchSchema, NoSuchSubject
-from lakestream.coordination.schemas.registry import SchemaRegistry
-from lakestream.coordination.schemas.shelf import SchemaShelf
+from lakestream.coordination.schema_registry.delete import delete_subject
+from lakestream.coordination.schema_registry.errors import NoSuchSchema, NoSuchSubject
+from lakestream.coordination.schema_registry.registry import SchemaRegistry
+from lakestream.coordination.schema_registry.schema_reader import SchemaReader
+from lakestream.coordination.schema_registry.subjects import parse
 from lakestream.metadata.schemas import Removed
 
 
@@ -29,36 +29,42 @@ async def registries(backend: Backend) -> AsyncIterator[list[SchemaRegistry]]:
     opened = [registry_over(await backend.open()) for _ in range(3)]
     yield opened
     for registry in opened:
-        registry.close()
+        await registry.close()
 
 
 @pytest.fixture
 def mark() -> str:
-    """Servers are shared among tests: each has subjects and fields of its own."""
+    """Returns a unique suffix of subjects and fields, because tests share servers."""
     return uuid.uuid4().hex
 
 
-async def test_brokers_race_and_agree(backend: Backend, registries: list[SchemaRegistry], mark: str) -> None:
-    same = await asyncio.gather(*(one.register(wanted(f"same-{mark}", mark)) for one in registries))
-    assert len({found.version for found in same}) == 1
-    wishes = [wanted(f"s-{mark}", mark, f"f{number}?") for number in range(9)]
-    found = await asyncio.gather(*(registries[number % 3].register(wish) for number, wish in enumerate(wishes)))
-    assert sorted(one.version.number for one in found) == list(range(1, 10))
-    assert len({one.version.id for one in found}) == 9
-    shelf = SchemaShelf(await backend.open())
-    for one in found:
-        assert (await shelf.source_of(".", one.version.id)).text == one.text.text
-        assert (await shelf.version(f"s-{mark}", one.version.number)).id == one.version.id
+async def test_concurrent_registrations_get_unique_ids_and_versions(
+    backend: Backend, registries: list[SchemaRegistry], mark: str
+) -> None:
+    same = await asyncio.gather(*(registry.register(wanted(f"same-{mark}", mark)) for registry in registries))
+    assert len({registered.version for registered in same}) == 1
+    requests = [wanted(f"s-{mark}", mark, f"f{number}?") for number in range(9)]
+    results = await asyncio.gather(
+        *(registries[number % 3].register(request) for number, request in enumerate(requests))
+    )
+    assert sorted(registered.version.number for registered in results) == list(range(1, 10))
+    assert len({registered.version.id for registered in results}) == 9
+    reader = SchemaReader(await backend.open())
+    for registered in results:
+        assert (await reader.source_of(".", registered.version.id)).text == registered.text.text
+        assert (await reader.version(f"s-{mark}", registered.version.number)).id == registered.version.id
 
 
-async def test_what_is_gone_is_gone_everywhere(registries: list[SchemaRegistry], mark: str) -> None:
+async def test_permanently_deleted_subject_is_missing_at_all_brokers(
+    registries: list[SchemaRegistry], mark: str
+) -> None:
     here, there, _ = registries
-    made = await here.register(wanted(mark, mark))
-    assert (await there.registration(parse(mark), 1)).version == made.version
+    registered = await here.register(wanted(mark, mark))
+    assert (await there.registration(parse(mark), 1)).version == registered.version
     for permanent in (False, True):
         await here.change(lambda state, how=permanent: delete_subject(state, parse(mark), permanent=how))  # type: ignore[misc]
     with pytest.raises(NoSuchSubject):
         await there.registration(parse(mark), 1)
     with pytest.raises(NoSuchSchema):
-        await SchemaShelf(here.shelf.log._store).source_of(".", made.version.id)
-    assert Removed(mark, (1,), True) in await there.shelf.log.read(0)
+        await SchemaReader(here.reader.log._store).source_of(".", registered.version.id)
+    assert Removed(mark, (1,), True) in await there.reader.log.read(0)

@@ -1,4 +1,4 @@
-"""What every kind of segment file must do, on the real disk and on the simulation's."""
+"""Contract of SegmentFiles, on the real disk and on the simulated one."""
 
 import asyncio
 import errno
@@ -18,8 +18,8 @@ from lakestream.data.wal import segments as disk_module
 from lakestream.data.wal.names import segment_name
 from lakestream.data.wal.segments import DiskSegments, SegmentFile, SegmentFiles
 from lakestream.errors import Conflict, Misconfigured, Missing, OutOfRange, Rejected, Unavailable
-from lakestream.filed import FileSpan
 from lakestream.model import Buffer, Span
+from lakestream.records.file_region import FileRegion
 from lakestream.testing.memory_segments import MemoryDisk, MemorySegments
 
 NAME = segment_name(1_700_000_000_000, "w", 1)
@@ -29,7 +29,7 @@ OTHER = segment_name(1_700_000_000_001, "w", 2)
 class Bench(NamedTuple):
     files: SegmentFiles
     fill: Callable[[], None]
-    """From now on the disk has no room."""
+    """Fills the disk."""
     free: Callable[[], None]
     fail_syncs: Callable[[], None]
 
@@ -62,7 +62,7 @@ def _disk_bench(
     write = os.pwritev
 
     def half_then_full(file: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """As a real one does: the system takes what fits, the next call fails."""
+        """Writes as a real disk: the bytes that fit, then the next call fails."""
         if offset % 2 == 0 and len(buffers[0]) > 1:
             return write(file, [bytes(buffers[0])[:1]], offset)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -117,14 +117,14 @@ async def test_thousands_of_buffers_in_one_append(files: SegmentFiles) -> None:
     assert await whole(files, NAME) == b"".join(pieces)
 
 
-async def test_empty_buffers_are_nothing(files: SegmentFiles) -> None:
+async def test_empty_buffers_append_nothing(files: SegmentFiles) -> None:
     segment = await files.create(NAME)
     await segment.append([b"", b"a", b"", b"b", b""])
     await segment.append([])
     assert await whole(files, NAME) == b"ab"
 
 
-async def test_a_name_is_taken_once(files: SegmentFiles) -> None:
+async def test_create_conflicts_when_the_name_exists(files: SegmentFiles) -> None:
     first = await files.create(NAME)
     await first.append([b"mine"])
     with pytest.raises(Conflict):
@@ -132,7 +132,7 @@ async def test_a_name_is_taken_once(files: SegmentFiles) -> None:
     assert await whole(files, NAME) == b"mine"
 
 
-async def test_what_is_not_there_is_missing(files: SegmentFiles) -> None:
+async def test_calls_raise_missing_for_an_unknown_segment(files: SegmentFiles) -> None:
     with pytest.raises(Missing):
         await files.read(NAME, [Span(0, 1)])
     with pytest.raises(Missing):
@@ -148,7 +148,7 @@ async def test_reads_beyond_the_end_are_out_of_range(files: SegmentFiles, span: 
 
 
 @pytest.mark.parametrize("name", ["", "a", "../" + NAME, "/etc/passwd", NAME + "/x", NAME + "\n", "x" + NAME])
-async def test_other_names_are_refused(files: SegmentFiles, name: str) -> None:
+async def test_invalid_names_are_rejected(files: SegmentFiles, name: str) -> None:
     with pytest.raises(Rejected):
         await files.create(name)
     with pytest.raises(Rejected):
@@ -168,7 +168,7 @@ async def test_walk_lists_all_in_order_of_name(files: SegmentFiles) -> None:
     assert all(abs(info.modified_ms - SystemClock().now_ms()) < 60_000 for info in found)
 
 
-async def test_delete_takes_all_and_minds_no_missing_one(files: SegmentFiles) -> None:
+async def test_delete_ignores_missing_segments(files: SegmentFiles) -> None:
     segment = await files.create(NAME)
     await segment.append([b"abc"])
     await segment.close()
@@ -178,7 +178,7 @@ async def test_delete_takes_all_and_minds_no_missing_one(files: SegmentFiles) ->
         await files.read(NAME, [Span(0, 1)])
 
 
-async def test_a_closed_file_takes_nothing(files: SegmentFiles) -> None:
+async def test_append_to_a_closed_file_is_unavailable(files: SegmentFiles) -> None:
     segment = await files.create(NAME)
     await segment.append([b"abc"])
     await segment.close()
@@ -188,7 +188,7 @@ async def test_a_closed_file_takes_nothing(files: SegmentFiles) -> None:
     assert await whole(files, NAME) == b"abc"
 
 
-async def test_a_full_disk_leaves_nothing_behind(bench: Bench) -> None:
+async def test_failed_append_is_truncated_when_the_disk_is_full(bench: Bench) -> None:
     segment = await bench.files.create(NAME)
     await segment.append([b"good"])
     bench.fill()
@@ -202,7 +202,7 @@ async def test_a_full_disk_leaves_nothing_behind(bench: Bench) -> None:
     assert await whole(bench.files, NAME) == b"goodagain"
 
 
-async def test_a_failed_sync_ends_the_file(bench: Bench) -> None:
+async def test_failed_sync_breaks_the_file(bench: Bench) -> None:
     segment = await bench.files.create(NAME)
     await segment.append([b"good"])
     bench.fail_syncs()
@@ -215,7 +215,7 @@ async def test_a_failed_sync_ends_the_file(bench: Bench) -> None:
     assert (await whole(bench.files, NAME)).startswith(b"good")
 
 
-async def test_a_cancelled_append_ends_the_file(files: SegmentFiles) -> None:
+async def test_cancelled_append_breaks_the_file(files: SegmentFiles) -> None:
     segment = await files.create(NAME)
     await segment.append([b"good"])
     task = asyncio.ensure_future(segment.append([b"maybe"]))
@@ -247,7 +247,7 @@ async def test_files_do_not_wait_for_one_another(files: SegmentFiles) -> None:
 # ── the real disk only ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_short_write_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.pwritev
     monkeypatch.setattr(os, "pwritev", lambda file, buffers, at: write(file, [b"".join(buffers)[:3]], at))
     files = DiskSegments(tmp_path)
@@ -257,7 +257,7 @@ async def test_a_short_write_goes_on_where_it_stopped(tmp_path: Path, monkeypatc
     await files.close()
 
 
-async def test_strangers_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+async def test_foreign_files_in_the_folder_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "deeper").mkdir()
     files = DiskSegments(tmp_path)
@@ -265,7 +265,7 @@ async def test_strangers_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     await files.close()
 
 
-async def test_a_folder_that_cannot_be_is_misconfigured(tmp_path: Path) -> None:
+async def test_unusable_folder_is_misconfigured(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     files = DiskSegments(tmp_path / "file" / "wal")
     with pytest.raises(Misconfigured, match="--wal-dir"):
@@ -297,25 +297,25 @@ FILE_SIZE_LIMIT = """
 """
 
 
-def test_a_limit_of_the_real_system_cuts_back_the_torn_bytes(tmp_path: Path) -> None:
-    """The kernel itself takes part of an append and refuses the rest."""
-    ran = subprocess.run(
+def test_torn_bytes_are_truncated_at_the_file_size_limit(tmp_path: Path) -> None:
+    """The kernel writes a part of an append and rejects the rest."""
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FILE_SIZE_LIMIT), str(tmp_path), NAME],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert ran.stderr == ""
-    lines = ran.stdout.splitlines()
+    assert process.stderr == ""
+    lines = process.stdout.splitlines()
     assert "disk is full" in lines[0]
     assert lines[1:] == ["600 False", "700"]
 
 
-# ── the simulation's only ────────────────────────────────────────────────────────────────────────────────────────────
+# ── the simulated disk only ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_crash_keeps_some_prefix_of_what_was_in_flight() -> None:
+async def test_prefix_of_an_append_is_kept_after_a_crash() -> None:
     kept = set()
     for seed in range(60):
         disk = MemoryDisk()
@@ -333,23 +333,23 @@ async def test_a_crash_keeps_some_prefix_of_what_was_in_flight() -> None:
     assert kept == {b"good", b"good1", b"good12", b"good123", b"good1234"}
 
 
-async def test_a_look_sees_each_span(files: SegmentFiles) -> None:
+async def test_read_each_converts_each_span(files: SegmentFiles) -> None:
     segment = await files.create(NAME)
     await segment.append([b"0123456789"])
-    seen = await files.look(NAME, [Span(2, 5), Span(0, 10)], lambda index, view, _file: (index, bytes(view)))
+    seen = await files.read_each(NAME, [Span(2, 5), Span(0, 10)], lambda index, view, _file: (index, bytes(view)))
     assert seen == [(0, b"234"), (1, b"0123456789")]
     with pytest.raises(OutOfRange):
-        await files.look(NAME, [Span(5, 11)], lambda _index, view, _file: bytes(view))
+        await files.read_each(NAME, [Span(5, 11)], lambda _index, view, _file: bytes(view))
     with pytest.raises(Missing):
-        await files.look(OTHER, [Span(0, 1)], lambda _index, view, _file: bytes(view))
+        await files.read_each(OTHER, [Span(0, 1)], lambda _index, view, _file: bytes(view))
 
 
-async def test_what_may_be_sent_from_a_file_outlives_it(files: SegmentFiles) -> None:
+async def test_open_file_stays_readable_after_delete(files: SegmentFiles) -> None:
     segment = await files.create(NAME)
     await segment.append([b"0123456789"])
-    (file,) = await files.look(NAME, [Span(0, 10)], lambda _index, _view, file: file)
-    assert file is files.opened(NAME)
+    (file,) = await files.read_each(NAME, [Span(0, 10)], lambda _index, _view, file: file)
+    assert file is files.open_file(NAME)
     await segment.close()
     await files.delete([NAME])
     if file is not None:  # a disk in memory has no files to send from
-        assert FileSpan(file, 3, 4).read() == b"3456"
+        assert FileRegion(file, 3, 4).read() == b"3456"

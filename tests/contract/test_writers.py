@@ -1,27 +1,27 @@
-"""Records of writers, on every metadata store."""
+"""Contract of the records of writer schemas, on every metadata store."""
 
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract.metadata_backends import BACKENDS
+from tests.harness.stores.metadata_backends import BACKENDS
 
 from lakestream.errors import Corrupt, Missing
 from lakestream.metadata import keys
 from lakestream.metadata.store import MetadataStore, put_one
-from lakestream.metadata.typed import Writers
-from lakestream.schemas.typing import Part
-from lakestream.schemas.writers import Bound, Writer
+from lakestream.metadata.writer_schemas import Writers
+from lakestream.schemas.value_format import ValuePart
+from lakestream.schemas.writer_schema import ColumnBinding, WriterSchema
 
-WRITER = Writer(
+WRITER = WriterSchema(
     7,
     "AVRO",
     '{"type": "ä"}',
     references=(("a", "b"),),
     schema_id=7,
     framed=True,
-    columns=(Bound(16, (None, Bound(17))), None),
+    columns=(ColumnBinding(16, (None, ColumnBinding(17))), None),
 )
 
 
@@ -38,29 +38,29 @@ def topic_id() -> str:
 
 async def test_a_writer_is_read_as_it_was_written(store: MetadataStore, topic_id: str) -> None:
     writers = Writers(store)
-    assert await writers.create(topic_id, Part.VALUE, WRITER) == WRITER
+    assert await writers.create(topic_id, ValuePart.VALUE, WRITER) == WRITER
     assert await writers.get(topic_id, 7) == WRITER
     with pytest.raises(Missing, match=f"/typed/{topic_id}/8 is missing"):
         await writers.get(topic_id, 8)
 
 
-async def test_who_comes_second_gets_the_first(store: MetadataStore, topic_id: str) -> None:
+async def test_second_create_returns_the_first_record(store: MetadataStore, topic_id: str) -> None:
     writers = Writers(store)
-    await writers.create(topic_id, Part.VALUE, WRITER)
-    assert await writers.create(topic_id, Part.VALUE, Writer(7, "JSON", "{}")) == WRITER
+    await writers.create(topic_id, ValuePart.VALUE, WRITER)
+    assert await writers.create(topic_id, ValuePart.VALUE, WriterSchema(7, "JSON", "{}")) == WRITER
 
 
-async def test_all_of_a_table_and_none_of_another(store: MetadataStore, topic_id: str) -> None:
+async def test_all_and_remove_affect_one_table_only(store: MetadataStore, topic_id: str) -> None:
     writers = Writers(store)
-    values = {number: Writer(number, "JSON", "") for number in (*range(-120, 0), 1, 2**31 - 1)}
-    key = Writer(5, "AVRO", "key")
+    values = {number: WriterSchema(number, "JSON", "") for number in (*range(-120, 0), 1, 2**31 - 1)}
+    key = WriterSchema(5, "AVRO", "key")
     for writer in values.values():
-        await writers.create(topic_id, Part.VALUE, writer)
-    await writers.create(topic_id, Part.KEY, key)
-    await writers.create(f"{topic_id}0", Part.VALUE, WRITER)
+        await writers.create(topic_id, ValuePart.VALUE, writer)
+    await writers.create(topic_id, ValuePart.KEY, key)
+    await writers.create(f"{topic_id}0", ValuePart.VALUE, WRITER)
     found = await writers.all(topic_id)
     assert found.values == values
-    assert found.of(Part.KEY) == {5: key}
+    assert found.of(ValuePart.KEY) == {5: key}
     await writers.remove(topic_id)
     gone = await writers.all(topic_id)
     assert not gone.values
@@ -68,7 +68,7 @@ async def test_all_of_a_table_and_none_of_another(store: MetadataStore, topic_id
     assert await writers.get(f"{topic_id}0", 7) == WRITER
 
 
-async def test_a_record_that_is_none_is_told(store: MetadataStore, topic_id: str) -> None:
+async def test_invalid_record_is_corrupt(store: MetadataStore, topic_id: str) -> None:
     await put_one(store, keys.writer_key(topic_id, "value", 1), b"\xff{")
-    with pytest.raises(Corrupt, match="is not a writer"):
+    with pytest.raises(Corrupt, match="is not a writer schema"):
         await Writers(store).get(topic_id, 1)

@@ -1,4 +1,4 @@
-"""Avro values to columns and back, for any schema and values: the same bytes, or none. Any bytes at all are taken."""
+"""Avro values to columns and back, for any schema and values: the same bytes, or none. Invalid bytes are reported."""
 
 import io
 import json
@@ -10,12 +10,22 @@ import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.data.typed.frames import bytes_of, rows_of
-from tests.unit.data.typed.plain_avro import LEFT_OUT, Branch, agrees, is_left_out, long, schemas, seen, values, written
+from tests.harness.typed.column_buffers import bytes_of, rows_of
+from tests.harness.typed.reference_avro_codec import (
+    NO_COLUMN,
+    Branch,
+    expected_columns,
+    has_no_column,
+    long,
+    matches,
+    schemas,
+    values,
+    written,
+)
 
-from lakestream.data.table.located import Located
+from lakestream.data.table.arrow.byte_spans import ByteSpans
 from lakestream.data.typed.arrow import from_arrow, to_arrow
-from lakestream.data.typed.avro import AvroCodec
+from lakestream.data.typed.avro.codec import AvroCodec
 from lakestream.schemas.avro.schema import AvroSchema, read_avro
 from lakestream.schemas.avro.types import Array, Fixed, Map, Plain, Record, Union, is_null
 from lakestream.schemas.model import Format, Source
@@ -30,50 +40,50 @@ def cases(draw: st.DrawFn) -> tuple[AvroSchema, list[Any]]:
     return schema, draw(st.lists(values(schema.type), min_size=1, max_size=4))
 
 
-def located(found: Sequence[bytes | None]) -> Located:
-    return Located.of(pa.array(found, pa.binary()))
+def located(found: Sequence[bytes | None]) -> ByteSpans:
+    return ByteSpans.of(pa.array(found, pa.binary()))
 
 
 @CHECKED
 @given(cases())
-def test_columns_say_what_values_say(case: tuple[AvroSchema, list[Any]]) -> None:
+def test_columns_match_the_values(case: tuple[AvroSchema, list[Any]]) -> None:
     schema, given_ = case
     codec = AvroCodec(schema)
     raw = [written(schema.type, value) for value in given_]
     decoded = codec.decode(located([*raw, None]))
     assert [codec.reason(int(problem)) for problem in decoded.problems if problem] == []
-    *rows, null = rows_of(decoded.frame)
+    *rows, null = rows_of(decoded.buffers)
     assert null is None
     for value, row in zip(given_, rows, strict=True):
-        wanted = seen(schema.type, value)
+        expected = expected_columns(schema.type, value)
         if not isinstance(schema.type, Record):
-            row = row.get("value", LEFT_OUT)
-        assert agrees(row, wanted if wanted is not LEFT_OUT or not isinstance(schema.type, Record) else {}), (
+            row = row.get("value", NO_COLUMN)
+        assert matches(row, expected if expected is not NO_COLUMN or not isinstance(schema.type, Record) else {}), (
             row,
-            wanted,
+            expected,
         )
 
 
 @CHECKED
 @given(cases())
-def test_bytes_come_back_or_none(case: tuple[AvroSchema, list[Any]]) -> None:
-    """Also when Arrow's columns were in between."""
+def test_bytes_are_restored_or_missing(case: tuple[AvroSchema, list[Any]]) -> None:
+    """With and without a conversion to Arrow columns in between."""
     schema, given_ = case
     codec = AvroCodec(schema)
     raw = [written(schema.type, value) for value in given_]
     decoded = codec.decode(located([*raw, None]))
-    *found, null = bytes_of(codec.encode(decoded.frame))
+    *found, null = bytes_of(codec.encode(decoded.buffers))
     assert null is None
     for one, two, value in zip(found, raw, given_, strict=True):
         assert one == two or is_lossy(schema, value), (one, two)
     if codec.shape.fields:
-        array = to_arrow(decoded.frame, held=decoded.held)
-        again = from_arrow(array, decoded.frame.layout)
-        assert bytes_of(codec.encode(again.frame)) == [*found, null]
+        array = to_arrow(decoded.buffers, held=decoded.held)
+        again = from_arrow(array, decoded.buffers.layout)
+        assert bytes_of(codec.encode(again.buffers)) == [*found, null]
 
 
 def is_lossy(schema: AvroSchema, value: Any) -> bool:
-    """Whether columns say less than the value: by hand, so that nothing else may be lost."""
+    """Returns whether columns lose information, by independent rules: nothing else may be lost."""
     return _is_lossy(schema.type, value, ())
 
 
@@ -84,22 +94,24 @@ def _is_lossy(type_: Any, value: Any, open_: tuple[int, ...]) -> bool:
                 return True
             return any(_is_lossy(part.type, value[part.name], (*open_, id(type_))) for part in type_.fields)
         case Array(items):
-            return bool(value) and (is_left_out(items, open_) or any(_is_lossy(items, one, open_) for one in value))
+            return bool(value) and (has_no_column(items, open_) or any(_is_lossy(items, one, open_) for one in value))
         case Map(inner):
-            return bool(value) and (is_left_out(inner, open_) or any(_is_lossy(inner, one, open_) for _, one in value))
+            return bool(value) and (
+                has_no_column(inner, open_) or any(_is_lossy(inner, one, open_) for _, one in value)
+            )
         case Union(branches):
             chosen = branches[value.place]
             if is_null(chosen):
                 return False
-            return is_left_out(chosen, open_) or _is_lossy(chosen, value.value, open_)
+            return has_no_column(chosen, open_) or _is_lossy(chosen, value.value, open_)
         case Fixed() | Plain():
             return _is_leaf_lossy(type_, value)
     return False
 
 
 def _is_leaf_lossy(type_: Any, value: Any) -> bool:
-    found = seen(type_, value)
-    if found is LEFT_OUT:
+    found = expected_columns(type_, value)
+    if found is NO_COLUMN:
         return False
     name = type_.logical.name if type_.logical else ""
     if found is None or (name.endswith("nanos") and value % 1000):
@@ -111,23 +123,23 @@ def _is_leaf_lossy(type_: Any, value: Any) -> bool:
 
 @CHECKED
 @given(cases())
-def test_fastavro_reads_the_same(case: tuple[AvroSchema, list[Any]]) -> None:
-    """The plain writer of these tests writes Avro."""
+def test_fastavro_reads_values_of_the_test_writer(case: tuple[AvroSchema, list[Any]]) -> None:
+    """The writer of these tests writes valid Avro."""
     schema, given_ = case
-    raw = fastavro.parse_schema(_without_meaning(json.loads(schema.source.text)))
+    raw = fastavro.parse_schema(_without_logical_types(json.loads(schema.source.text)))
     for value in given_:
         stream = io.BytesIO(written(schema.type, value))
         assert _comparable(fastavro.schemaless_reader(stream, raw, None)) == _comparable(_unwrapped(value))
         assert stream.read() == b""
 
 
-def _without_meaning(raw: Any) -> Any:
-    """fastavro would make Python's dates of numbers, which do not reach as far."""
+def _without_logical_types(raw: Any) -> Any:
+    """Removes logical types, because fastavro converts to Python's dates, which have a smaller range."""
     match raw:
         case dict():
-            return {key: _without_meaning(value) for key, value in raw.items() if key != "logicalType"}
+            return {key: _without_logical_types(value) for key, value in raw.items() if key != "logicalType"}
         case list():
-            return [_without_meaning(one) for one in raw]
+            return [_without_logical_types(one) for one in raw]
     return raw
 
 
@@ -145,14 +157,14 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _comparable(value: Any) -> Any:
-    """An empty map looks like an empty list here."""
+    """Returns sorted JSON text, in which an empty map equals an empty list."""
     return json.dumps(value, default=repr, sort_keys=True).replace("{}", "[]")
 
 
 @CHECKED
 @given(cases(), st.randoms(use_true_random=False))
-def test_any_bytes_are_taken(case: tuple[AvroSchema, list[Any]], chance: Any) -> None:
-    """Never a crash, never more than bytes justify; what is right is not touched by what is wrong beside it."""
+def test_invalid_values_are_reported_and_valid_ones_decoded(case: tuple[AvroSchema, list[Any]], chance: Any) -> None:
+    """No crash, and no row without bytes for it; invalid values do not affect valid ones."""
     schema, given_ = case
     codec = AvroCodec(schema)
     right = written(schema.type, given_[0])
@@ -173,15 +185,15 @@ def test_any_bytes_are_taken(case: tuple[AvroSchema, list[Any]], chance: Any) ->
         wrong.append(bytes(data))
     all_ = [right, *wrong, right]
     decoded = codec.decode(located(all_))
-    rows = rows_of(decoded.frame)
+    rows = rows_of(decoded.buffers)
     for row, problem in zip(rows, decoded.problems.tolist(), strict=True):
         if problem:
             assert row is None
             assert codec.reason(problem)
     assert rows[0] == rows[-1]
     assert rows[0] is not None
-    assert (decoded.frame.counts[1:] <= sum(map(len, all_))).all()
-    again = bytes_of(codec.encode(decoded.frame))
+    assert (decoded.buffers.counts[1:] <= sum(map(len, all_))).all()
+    again = bytes_of(codec.encode(decoded.buffers))
     twice = codec.decode(located(again))
-    for row, same, one in zip(rows, rows_of(twice.frame), again, strict=True):
+    for row, same, one in zip(rows, rows_of(twice.buffers), again, strict=True):
         assert one is None or same == row

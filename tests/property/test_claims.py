@@ -1,8 +1,8 @@
-"""The chain of claims against a plain model: a list of records, and what each producer sent last.
+"""The log of a partition, compared with a model: a list of records, and the last batches of each producer.
 
-Two brokers over the same stores, on virtual time. Appends (plain, idempotent, retried, at once from both), lost
-answers, reads anywhere, trims, sweeps, crashes and restarts in any order that Hypothesis finds; whatever it does,
-offsets have no gap and no overlap, bytes are the ones sent, and everybody agrees on the bounds.
+Two brokers over the same stores, on virtual time. Hypothesis chooses appends (plain, idempotent, retried, concurrent),
+lost responses, reads, trims, garbage collections, crashes and restarts in any order. Offsets must have no gap and no
+overlap, records must be the ones sent, and all brokers must return the same bounds.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.unit.data.brokers import ShakyMetadata, Trouble, records
+from tests.harness.log.brokers import ShakyMetadata, Trouble, records
 
-from lakestream.batch import RecordBatch
 from lakestream.clock import SeededIds
+from lakestream.config.settings import LogSettings, Profile, WalSettings
 from lakestream.data.log import rules
+from lakestream.data.log.garbage_collector import WalGarbageCollector
 from lakestream.data.log.log import Log
-from lakestream.data.log.sweeper import Sweeper
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import Fenced, OutOfOrder, OutOfRange, Uncertain
 from lakestream.metadata.claims import Claims
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.topics import Topic, Topics
-from lakestream.settings import LogSettings, Profile, WalSettings
-from lakestream.storage.memory import MemoryStore
+from lakestream.records.batch import RecordBatch
+from lakestream.storage.memory import MemoryObjectStore
 from lakestream.testing.batches import make_batch
 from lakestream.testing.memory_segments import MemoryDisk, MemorySegments
 from lakestream.testing.simulation import SimClock, SimLoop
@@ -69,7 +69,7 @@ class Chain(RuleBasedStateMachine):
         self.loop = SimLoop(0)
         self.clock = SimClock(self.loop)
         self.server = MemoryServer(self.clock)
-        self.objects = MemoryStore(self.clock)
+        self.objects = MemoryObjectStore(self.clock)
         self.disk = MemoryDisk()
         self.ids = SeededIds(random.Random(1))
         self.claims = Claims(self.server.client())
@@ -90,7 +90,7 @@ class Chain(RuleBasedStateMachine):
     def begin(self) -> None:
         topics = Topics(self.server.client())
         (self.partition,) = self.run(topics.create("t", Topic("topic", 1))).partitions()
-        self.sweeper = self._sweeper()
+        self.gc = self._garbage_collector()
         for _ in range(3):
             self._start()
 
@@ -102,7 +102,7 @@ class Chain(RuleBasedStateMachine):
             for broker in self.brokers:
                 self.run(broker.close())
         finally:
-            self.loop.bury()
+            self.loop.shutdown()
             self.loop.close()
         assert self.loop.failures == []
 
@@ -110,36 +110,36 @@ class Chain(RuleBasedStateMachine):
 
     @rule(broker=BROKERS, count=COUNTS)
     def append(self, broker: int, count: int) -> None:
-        self.append_at_once([(broker, count)])
+        self.append_concurrently([(broker, count)])
 
     @rule(producer=PRODUCERS, broker=BROKERS, count=COUNTS)
     def append_in_sequence(self, producer: int, broker: int, count: int) -> None:
-        who, values = self._known(producer), self._values(count)
-        answer = self.run(self._append(broker, values, who, who.sequence))
-        # A lost answer may be found again as a duplicate of itself; the offsets are the same.
-        self._took(answer._replace(duplicate=False), values)
-        self._sent(who, count, answer.offset_start)
+        state, values = self._known(producer), self._values(count)
+        result = self.run(self._append(broker, values, state, state.sequence))
+        # After a lost response the retry returns a duplicate with the same offsets.
+        self._record_append(result._replace(duplicate=False), values)
+        self._sent(state, count, result.offset_start)
 
     @rule(producer=PRODUCERS, count=COUNTS, batches=st.integers(2, 4))
     def append_pipelined(self, producer: int, count: int, batches: int) -> None:
-        who = self._known(producer)
+        state = self._known(producer)
 
-        async def all_at_once() -> list[Appended]:
-            sequence, appends = who.sequence, []
+        async def append_all() -> list[Appended]:
+            sequence, appends = state.sequence, []
             for values in sent:
-                appends.append(self._append(0, values, who, sequence))
+                appends.append(self._append(0, values, state, sequence))
                 sequence += count
             return await asyncio.gather(*appends)
 
         sent = [self._values(count) for _ in range(batches)]
-        for answer, values in zip(self.run(all_at_once()), sent, strict=True):
-            self._took(answer, values)
-            self._sent(who, count, answer.offset_start)
+        for result, values in zip(self.run(append_all()), sent, strict=True):
+            self._record_append(result, values)
+            self._sent(state, count, result.offset_start)
 
     @rule(counts=st.lists(st.tuples(BROKERS, COUNTS), min_size=2, max_size=6))
-    def append_at_once(self, counts: list[tuple[int, int]]) -> None:
-        """A broker that slept through trims and loses an answer cannot tell, and says so. In fact nothing was stored:
-        here it wakes up only after the trim."""
+    def append_concurrently(self, counts: list[tuple[int, int]]) -> None:
+        """A broker that was paused during trims and loses a response raises Uncertain. In fact nothing was stored: here
+        it continues only after the trim."""
         sent = [self._values(count) for _, count in counts]
 
         async def race() -> list[Appended | BaseException]:
@@ -147,45 +147,45 @@ class Chain(RuleBasedStateMachine):
             return await asyncio.gather(*appends, return_exceptions=True)
 
         answers = self.run(race())
-        taken = [(answer, values) for answer, values in zip(answers, sent, strict=True) if isinstance(answer, Appended)]
-        assert all(isinstance(answer, Appended | Uncertain) for answer in answers), answers
-        for answer, values in sorted(taken):
-            self._took(answer, values)
+        taken = [(result, values) for result, values in zip(answers, sent, strict=True) if isinstance(result, Appended)]
+        assert all(isinstance(result, Appended | Uncertain) for result in answers), answers
+        for result, values in sorted(taken):
+            self._record_append(result, values)
 
     @rule(producer=PRODUCERS, broker=BROKERS, which=st.integers(0, 4))
     def retry(self, producer: int, broker: int, which: int) -> None:
-        who = self._known(producer)
-        if which >= len(who.recent):
+        state = self._known(producer)
+        if which >= len(state.recent):
             return
-        sent = who.recent[-1 - which]
+        sent = state.recent[-1 - which]
         values = self.records[sent.offset : sent.offset + sent.count]
-        answer = self.run(self._append(broker, values, who, sent.sequence))
-        assert answer == Appended(sent.offset, sent.offset + sent.count, duplicate=True)
+        result = self.run(self._append(broker, values, state, sent.sequence))
+        assert result == Appended(sent.offset, sent.offset + sent.count, duplicate=True)
 
     @rule(producer=PRODUCERS, broker=BROKERS, ahead=st.integers(1, 5))
-    def leave_a_gap(self, producer: int, broker: int, ahead: int) -> None:
-        who = self._known(producer)
-        if who.recent:
+    def skip_sequences(self, producer: int, broker: int, ahead: int) -> None:
+        state = self._known(producer)
+        if state.recent:
             with pytest.raises(OutOfOrder):
-                self.run(self._append(broker, ["gap"], who, who.sequence + ahead))
+                self.run(self._append(broker, ["gap"], state, state.sequence + ahead))
 
     @rule(producer=PRODUCERS)
-    def begin_an_epoch(self, producer: int) -> None:
-        who = self._known(producer)
-        who.epoch += 1
-        who.sequence, who.recent = 0, []
+    def begin_epoch(self, producer: int) -> None:
+        state = self._known(producer)
+        state.epoch += 1
+        state.sequence, state.recent = 0, []
 
     @rule(producer=PRODUCERS, broker=BROKERS)
-    def come_from_an_old_epoch(self, producer: int, broker: int) -> None:
-        """Not with a sequence that it has used: a broker that is behind may rightly call that a duplicate."""
-        who = self._known(producer)
-        if who.recent and who.epoch:
+    def append_with_old_epoch(self, producer: int, broker: int) -> None:
+        """Not with a sequence that was used: a broker with a stale view may rightly take that for a duplicate."""
+        state = self._known(producer)
+        if state.recent and state.epoch:
             with pytest.raises(Fenced):
-                self.run(self._append(broker, ["old"], Producer(who.producer_id, who.epoch - 1), 1_000_000))
+                self.run(self._append(broker, ["old"], Producer(state.producer_id, state.epoch - 1), 1_000_000))
 
-    @rule(broker=BROKERS, trouble=st.sampled_from([Trouble.REFUSED, Trouble.LOST_THERE, Trouble.LOST_BACK]))
-    def trouble_ahead(self, broker: int, trouble: Trouble) -> None:
-        self.metadata[broker].troubles.append(trouble)
+    @rule(broker=BROKERS, fault=st.sampled_from([Trouble.REFUSED, Trouble.LOST_THERE, Trouble.LOST_BACK]))
+    def inject_fault(self, broker: int, fault: Trouble) -> None:
+        self.metadata[broker].troubles.append(fault)
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -209,49 +209,49 @@ class Chain(RuleBasedStateMachine):
             with pytest.raises(OutOfRange):
                 self.run(self.brokers[broker].read(self.partition, offset, 1000))
 
-    # ── what runs beside ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── concurrent work ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(broker=BROKERS, moved=PLACES, upto=PLACES, told=st.booleans())
-    def trim(self, broker: int, moved: float, upto: float, told: bool) -> None:
+    @rule(broker=BROKERS, moved=PLACES, upto=PLACES, notes_gc=st.booleans())
+    def trim(self, broker: int, moved: float, upto: float, notes_gc: bool) -> None:
         self.table_end = max(self.table_end, round(moved * len(self.records)))
         self.run(self.claims.advance_table_end(self.partition, self.table_end))
         bound = round(upto * len(self.records))
         dropped = self.run(self.brokers[broker].trim(self.partition, bound))
-        if told:
-            self.sweeper.note_dropped(dropped)
+        if notes_gc:
+            self.gc.note_dropped(dropped)
         floor = self.run(self.brokers[broker].bounds(self.partition)).start
         assert self.floor <= floor <= max(self.floor, min(bound, self.table_end))
         assert floor in {0, *(first + count for first, count in self.batches)}, "always where a batch ends"
         self.floor = floor
 
     @rule(sleeper=BROKERS)
-    def sleep_through_two_trims(self, sleeper: int) -> None:
-        """Where the sleeper believes the end to be, the chain is empty again."""
+    def pause_during_two_trims(self, sleeper: int) -> None:
+        """Trims the chain at the offset that the paused broker has as its end."""
         for _ in range(2):
             self.append(1 - sleeper, 2)
             self.trim(1 - sleeper, 1.0, 1.0, True)
 
-    @rule(broker=BROKERS, gently=st.booleans())
-    def restart(self, broker: int, gently: bool) -> None:
+    @rule(broker=BROKERS, cleanly=st.booleans())
+    def restart(self, broker: int, cleanly: bool) -> None:
         old = self.brokers[broker]
-        if gently:
+        if cleanly:
             self.run(old.close())
         else:
             old.kill()
         self._start(broker)
 
     @rule()
-    def sweep(self) -> None:
-        self.run(self.sweeper.sweep())
+    def collect_garbage(self) -> None:
+        self.run(self.gc.collect())
         self.loop.run_until_complete(asyncio.sleep(2))
-        self.run(self.sweeper.sweep())
+        self.run(self.gc.collect())
 
     @rule()
-    def restart_the_sweeper(self) -> None:
-        self.sweeper = self._sweeper()
+    def restart_garbage_collector(self) -> None:
+        self.gc = self._garbage_collector()
 
     @rule(hours=st.sampled_from([5.5, 7.0]))
-    def time_goes_by(self, hours: float) -> None:
+    def pass_time(self, hours: float) -> None:
         self.loop.run_until_complete(asyncio.sleep(hours * 3600))
 
     @rule(profile=st.sampled_from(Profile))
@@ -259,13 +259,13 @@ class Chain(RuleBasedStateMachine):
         self.profile = profile
 
     @rule(broker=BROKERS)
-    def look(self, broker: int) -> None:
+    def read_bounds(self, broker: int) -> None:
         self._check_bounds(broker)
 
     @precondition(lambda self: bool(self.brokers))
     @invariant()
-    def an_observer_agrees(self) -> None:
-        """Not the brokers themselves: they shall stay behind until they find out."""
+    def store_matches_the_model(self) -> None:
+        """Runs on the store, not on the brokers: their views must stay stale until they refresh them."""
         self._check_bounds(2)
 
     def _check_bounds(self, broker: int) -> None:
@@ -278,32 +278,32 @@ class Chain(RuleBasedStateMachine):
         self.values += count
         return [f"v{self.values - left}" for left in range(count)]
 
-    def _took(self, answer: Appended, values: list[str]) -> None:
-        assert answer == Appended(len(self.records), len(self.records) + len(values)), "no gap, no overlap"
+    def _record_append(self, result: Appended, values: list[str]) -> None:
+        assert result == Appended(len(self.records), len(self.records) + len(values)), "no gap, no overlap"
         self.batches.append((len(self.records), len(values)))
         self.records += values
 
     def _known(self, producer: int) -> Producer:
-        """A producer that was silent for a day is forgotten, and may go on with any sequence."""
-        who = self.producers[producer]
-        if self.clock.now_ms() - who.active_ms > rules.PRODUCER_EXPIRY_MS:
-            who.recent = []
-        return who
+        """A producer that was idle for a day expires, and may continue with any sequence."""
+        state = self.producers[producer]
+        if self.clock.now_ms() - state.active_ms > rules.PRODUCER_EXPIRY_MS:
+            state.recent = []
+        return state
 
-    def _sent(self, who: Producer, count: int, offset: int) -> None:
-        who.recent = [*who.recent, Sent(who.sequence, count, offset)][-rules.RECENT_BATCHES :]
-        who.sequence += count
-        who.active_ms = self.clock.now_ms()
+    def _sent(self, state: Producer, count: int, offset: int) -> None:
+        state.recent = [*state.recent, Sent(state.sequence, count, offset)][-rules.RECENT_BATCHES :]
+        state.sequence += count
+        state.active_ms = self.clock.now_ms()
 
-    # ── the real thing ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the production code ──────────────────────────────────────────────────────────────────────────────────────────
 
     async def _append(
-        self, broker: int, values: list[str], who: Producer | None = None, sequence: int = -1
+        self, broker: int, values: list[str], state: Producer | None = None, sequence: int = -1
     ) -> Appended:
         body = make_batch(
             [value.encode() for value in values],
-            producer_id=-1 if who is None else who.producer_id,
-            epoch=-1 if who is None else who.epoch,
+            producer_id=-1 if state is None else state.producer_id,
+            epoch=-1 if state is None else state.epoch,
             sequence=sequence,
         )
         return await self.brokers[broker].append(self.partition, RecordBatch.parse(body))
@@ -320,9 +320,9 @@ class Chain(RuleBasedStateMachine):
             self.brokers[place], self.metadata[place] = log, metadata
         return log
 
-    def _sweeper(self) -> Sweeper:
+    def _garbage_collector(self) -> WalGarbageCollector:
         segments = MemorySegments(self.disk, self.clock, random.Random(1))
-        return Sweeper(self.server.client(), self.objects, segments, read_grace_ms=1000)
+        return WalGarbageCollector(self.server.client(), self.objects, segments, read_grace_ms=1000)
 
     def _read_from(self, log: Log, offset: int) -> list[tuple[int, str]]:
         found: list[tuple[int, str]] = []

@@ -1,10 +1,10 @@
-"""Groups of the classic protocol with clients as they are: they come, go, die, lose answers, ask twice, talk nonsense;
-coordinators die with all that they have not stored. A plain book is kept of what everybody was told:
+"""Groups of the classic protocol with clients that join, leave, die, lose responses, and send duplicate and invalid
+requests; coordinators die with all that they have not stored. A log of the responses is checked:
 
-- of a generation everybody hears the same, one of them leads, and it is told of all members that there are;
-- in a generation everybody has what its leader gave it, whoever asks, however often: no partition has two owners;
-- generations only go forward; nobody is answered twice, nobody waits in vain, and nobody waits without an end;
-- when all is quiet, everybody who lives is in, and has its share.
+- all responses of a generation agree; one member is the leader, and its response lists all members;
+- in a generation each member gets the leader's assignment, in every response: no partition assignment two owners;
+- generations only increase; each request is answered once, and each wait assignment an end;
+- at the end, every live client is a member and assignment its share.
 """
 
 import random
@@ -14,23 +14,23 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakestream.coordination.groups import classic
-from lakestream.coordination.groups.refusals import Refusal
-from lakestream.coordination.groups.values import (
-    Answer,
+from lakestream.coordination.groups import classic_group
+from lakestream.coordination.groups.errors import GroupError
+from lakestream.coordination.groups.messages import (
     Group,
+    GroupLimits,
+    GroupResult,
     Instant,
-    Join,
-    Joined,
-    Leaver,
-    Rules,
-    Step,
-    Sync,
-    Synced,
+    JoinRequest,
+    JoinResult,
+    LeavingMember,
+    SyncRequest,
+    SyncResult,
+    Transition,
 )
-from lakestream.metadata.groups import GroupRecord, Protocol, State
+from lakestream.metadata.groups import GroupRecord, GroupState, MemberProtocol
 
-RULES = Rules(opening_ms=300, members_max=6)
+RULES = GroupLimits(initial_delay_ms=300, members_max=6)
 SESSION_MS, REBALANCE_MS = 10_000, 30_000
 PARTITIONS = 7
 
@@ -40,131 +40,131 @@ class Client:
     number: int
     instance: str | None
     version: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     member_id: str = ""
     generation: int = -1
     ticket: int | None = None
-    has: frozenset[int] | None = None
-    leads: Joined | None = None
-    heard_ms: int = 0
-    lives: bool = True
+    assignment: frozenset[int] | None = None
+    leader_response: JoinResult | None = None
+    contact_ms: int = 0
+    is_alive: bool = True
 
-    def hears(self, answer: Answer) -> None:
+    def receive(self, result: GroupResult) -> None:
         self.ticket = None
-        if answer.refusal is Refusal.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-        elif answer.refusal is Refusal.FENCED_INSTANCE_ID:
-            self.lives = False
-        elif answer.refusal is Refusal.UNKNOWN_MEMBER_ID:
-            self.member_id, self.generation, self.has = "", -1, None
-        elif answer.refusal is not None:
-            self.generation, self.has = -1, None
-        elif isinstance(answer, Joined):
-            self.member_id, self.generation, self.has = answer.member_id, answer.generation, None
-            self.leads = answer if answer.leader == answer.member_id and not answer.skip_assignment else None
-        elif isinstance(answer, Synced):
-            self.has = frozenset(answer.assignment)
+        if result.error is GroupError.MEMBER_ID_REQUIRED:
+            self.member_id = result.member_id
+        elif result.error is GroupError.FENCED_INSTANCE_ID:
+            self.is_alive = False
+        elif result.error is GroupError.UNKNOWN_MEMBER_ID:
+            self.member_id, self.generation, self.assignment = "", -1, None
+        elif result.error is not None:
+            self.generation, self.assignment = -1, None
+        elif isinstance(result, JoinResult):
+            self.member_id, self.generation, self.assignment = result.member_id, result.generation, None
+            self.leader_response = result if result.leader == result.member_id and not result.skip_assignment else None
+        elif isinstance(result, SyncResult):
+            self.assignment = frozenset(result.assignment)
 
 
 @dataclass
-class Book:
-    """What was told of each generation."""
+class ResponseLog:
+    """Responses of each generation."""
 
-    joined: dict[int, Joined] = field(default_factory=dict)
-    led: dict[int, frozenset[str]] = field(default_factory=dict)
-    given: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    joined: dict[int, JoinResult] = field(default_factory=dict)
+    leaders: dict[int, frozenset[str]] = field(default_factory=dict)
+    assigned: dict[tuple[int, str], bytes] = field(default_factory=dict)
     owner: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def note(self, answer: Answer, record: GroupRecord) -> None:
-        if answer.refusal is not None:
+    def note(self, result: GroupResult, record: GroupRecord) -> None:
+        if result.error is not None:
             return
-        if isinstance(answer, Joined):
-            first = self.joined.setdefault(answer.generation, answer)
-            assert (first.protocol, first.protocol_type) == (answer.protocol, answer.protocol_type)
-            assert answer.generation == record.generation
-            if answer.members:
-                assert {one.member_id for one in answer.members} == set(record.members)
-        elif isinstance(answer, Synced):
-            self._note_share(answer, record)
+        if isinstance(result, JoinResult):
+            first = self.joined.setdefault(result.generation, result)
+            assert (first.protocol, first.protocol_type) == (result.protocol, result.protocol_type)
+            assert result.generation == record.generation
+            if result.members:
+                assert {one.member_id for one in result.members} == set(record.members)
+        elif isinstance(result, SyncResult):
+            self._note_assignment(result, record)
 
-    def _note_share(self, answer: Synced, record: GroupRecord) -> None:
-        member = record.members[answer.member_id]
-        # A static member that came back has another id, and what the one before it had.
-        who = member.instance_id or answer.member_id
-        known = self.given.setdefault((record.generation, who), answer.assignment)
-        assert known == answer.assignment
-        for partition in answer.assignment:
+    def _note_assignment(self, result: SyncResult, record: GroupRecord) -> None:
+        member = record.members[result.member_id]
+        # A static member that came back assignment another id, and what the one before it had.
+        who = member.instance_id or result.member_id
+        known = self.assigned.setdefault((record.generation, who), result.assignment)
+        assert known == result.assignment
+        for partition in result.assignment:
             assert self.owner.setdefault((record.generation, partition), who) == who
 
 
 class World:
-    def __init__(self, luck: random.Random) -> None:
-        self.luck = luck
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.group = Group()
         self.stored = GroupRecord()
         self.now_ms = 0
         self.tickets = 0
         self.clients: list[Client] = []
         self.waiting: dict[int, Client | None] = {}
-        self.book = Book()
-        self.made = 0
+        self.responses = ResponseLog()
+        self.counter = 0
 
     @property
     def now(self) -> Instant:
         return Instant(self.now_ms, self.now_ms)
 
-    def take(self, step: Step[Group]) -> None:
+    def apply(self, step: Transition[Group]) -> None:
         assert step.group.record.generation >= self.group.record.generation
         self.group = step.group
         if step.to_store:
             self.stored = step.group.record
-        for ticket, answer in step.told:
+        for ticket, result in step.replies:
             client = self.waiting.pop(ticket)  # KeyError: answered twice
-            self.book.note(answer, self.group.record)
+            self.responses.note(result, self.group.record)
             if client is not None and client.ticket == ticket:
-                client.heard_ms = self.now_ms
-                client.hears(answer)
+                client.contact_ms = self.now_ms
+                client.receive(result)
         self.check()
 
     def check(self) -> None:
         group, record = self.group, self.group.record
         members = set(record.members)
-        assert (record.state is State.EMPTY) == (not members)
+        assert (record.state is GroupState.EMPTY) == (not members)
         assert (record.leader in members) or (record.leader is None and not members)
         assert set(group.joining) | set(group.syncing) | set(group.unsynced) <= members
         assert sorted(self.waiting) == sorted([*group.joining.values(), *group.syncing.values()])
-        assert not self.waiting or group.deadline_ms is not None, "every wait has an end"
-        assert not group.joining or record.state is State.PREPARING
-        assert not group.syncing or record.state is State.COMPLETING
+        assert not self.waiting or group.deadline_ms is not None, "every wait assignment an end"
+        assert not group.joining or record.state is GroupState.PREPARING
+        assert not group.syncing or record.state is GroupState.COMPLETING
         assert group.size == sum(member.size for member in record.members.values())
         names = Counter(name for one in record.members.values() for name in {known.name for known in one.protocols})
         assert dict(group.supported) == dict(names)
         instances = [member.instance_id for member in record.members.values() if member.instance_id]
         assert len(instances) == len(set(instances))
-        if record.state in (State.COMPLETING, State.STABLE):
+        if record.state in (GroupState.COMPLETING, GroupState.STABLE):
             assert names[record.protocol or ""] == len(members)
 
-    # ── what clients do ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests of clients ──────────────────────────────────────────────────────────────────────────────────────────
 
     def ticket_of(self, client: Client | None) -> int:
         self.tickets += 1
         self.waiting[self.tickets] = client
         return self.tickets
 
-    def come(self) -> None:
-        self.made += 1
-        names = self.luck.choice((("a",), ("a", "b"), ("b", "a")))
-        protocols = tuple(Protocol(name, b"%d" % self.made) for name in names)
-        instance = self.luck.choice((None, None, "i", "j"))
-        self.clients.append(Client(self.made, instance, self.luck.choice((3, 4, 9)), protocols))
+    def add_client(self) -> None:
+        self.counter += 1
+        names = self.rng.choice((("a",), ("a", "b"), ("b", "a")))
+        protocols = tuple(MemberProtocol(name, b"%d" % self.counter) for name in names)
+        instance = self.rng.choice((None, None, "i", "j"))
+        self.clients.append(Client(self.counter, instance, self.rng.choice((3, 4, 9)), protocols))
 
     def join(self, client: Client) -> None:
         client.ticket = self.ticket_of(client)
-        self.made += 1
-        wish = Join(
+        self.counter += 1
+        request = JoinRequest(
             client.ticket,
             client.member_id,
-            f"m{self.made}",
+            f"m{self.counter}",
             client.instance,
             "client",
             "/host",
@@ -175,122 +175,124 @@ class World:
             client.version >= 4,
             client.version >= 9,
         )
-        self.take(classic.join(self.group, wish, self.now, RULES))
+        self.apply(classic_group.join(self.group, request, self.now, RULES))
 
     def sync(self, client: Client) -> None:
         client.ticket = self.ticket_of(client)
-        given: dict[str, bytes] = {}
-        if client.leads is not None:
-            members = [one.member_id for one in client.leads.members]
-            self.luck.shuffle(members)
-            given = {one: bytes(range(place, PARTITIONS, len(members))) for place, one in enumerate(members)}
-        wish = Sync(client.ticket, client.member_id, client.instance, client.generation, None, None, given)
-        self.take(classic.sync(self.group, wish, self.now, RULES))
+        assigned: dict[str, bytes] = {}
+        if client.leader_response is not None:
+            members = [one.member_id for one in client.leader_response.members]
+            self.rng.shuffle(members)
+            assigned = {member: bytes(range(index, PARTITIONS, len(members))) for index, member in enumerate(members)}
+        request = SyncRequest(client.ticket, client.member_id, client.instance, client.generation, None, None, assigned)
+        self.apply(classic_group.sync(self.group, request, self.now, RULES))
 
-    def beat(self, client: Client) -> None:
-        refusal = classic.heartbeat(self.group.record, client.member_id, client.instance, client.generation)
-        if refusal in (None, Refusal.REBALANCE_IN_PROGRESS):
-            client.heard_ms = self.now_ms
-        if refusal is not None:
-            client.hears(Synced(refusal, client.member_id))
+    def heartbeat(self, client: Client) -> None:
+        error = classic_group.heartbeat(self.group.record, client.member_id, client.instance, client.generation)
+        if error in (None, GroupError.REBALANCE_IN_PROGRESS):
+            client.contact_ms = self.now_ms
+        if error is not None:
+            client.receive(SyncResult(error, client.member_id))
 
     def act(self, client: Client) -> None:
-        """What a client does next."""
+        """Sends the client's next request."""
         if client.ticket is not None:
             return
         if client.generation < 0:
             self.join(client)
-        elif client.has is None:
+        elif client.assignment is None:
             self.sync(client)
         else:
-            self.beat(client)
+            self.heartbeat(client)
 
-    # ── what else happens ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── other events ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def pass_time(self, ms: int) -> None:
         self.now_ms += ms
-        heard = {client.member_id: client.heard_ms for client in self.clients}
+        heard = {client.member_id: client.contact_ms for client in self.clients}
         silent = [one for one in self.group.record.members if heard.get(one, 0) + SESSION_MS <= self.now_ms]
-        self.take(classic.expire(self.group, silent, self.now))
-        self.take(classic.tick(self.group, self.now, RULES))
+        self.apply(classic_group.expire(self.group, silent, self.now))
+        self.apply(classic_group.tick(self.group, self.now, RULES))
 
     def crash(self) -> None:
-        """The coordinator dies; the next one has what was stored. Clients ask again."""
-        self.group = classic.resumed(self.stored, self.now)
+        """Replaces the coordinator: the next one has the stored record, and clients send their requests again."""
+        self.group = classic_group.resumed(self.stored, self.now)
         for client in self.clients:
-            client.heard_ms = self.now_ms
+            client.contact_ms = self.now_ms
             client.ticket = None
         self.waiting.clear()
         self.check()
 
-    def talk_nonsense(self) -> None:
+    def send_invalid_requests(self) -> None:
         before = self.group
-        who = self.luck.choice([*self.group.record.members, "nobody"])
-        wrong = self.group.record.generation + self.luck.choice((-1, 1))
-        refused = Sync(self.ticket_of(None), who, None, wrong, None, None, {"x": b"\0"})
-        self.take(classic.sync(self.group, refused, self.now, RULES))
-        left = classic.leave(self.group, [Leaver("nobody"), Leaver("", "nothing")], self.now)
-        self.take(left.step)
-        other = Join(
-            self.ticket_of(None), "", "x", None, "", "", SESSION_MS, 0, "connect", (Protocol("z", b""),), False
+        member_id = self.rng.choice([*self.group.record.members, "unknown"])
+        wrong = self.group.record.generation + self.rng.choice((-1, 1))
+        invalid = SyncRequest(self.ticket_of(None), member_id, None, wrong, None, None, {"x": b"\0"})
+        self.apply(classic_group.sync(self.group, invalid, self.now, RULES))
+        left = classic_group.leave(self.group, [LeavingMember("unknown"), LeavingMember("", "unknown")], self.now)
+        self.apply(left.transition)
+        other = JoinRequest(
+            self.ticket_of(None), "", "x", None, "", "", SESSION_MS, 0, "connect", (MemberProtocol("z", b""),), False
         )
         if self.group.record.members:
-            self.take(classic.join(self.group, other, self.now, RULES))
+            self.apply(classic_group.join(self.group, other, self.now, RULES))
         else:
             del self.waiting[other.ticket]
         assert self.group == before, "the state is untouched"
 
     def leave(self, client: Client) -> None:
-        client.lives = False
+        client.is_alive = False
         if client.member_id:
-            self.take(classic.leave(self.group, [Leaver(client.member_id, client.instance)], self.now).step)
+            self.apply(
+                classic_group.leave(self.group, [LeavingMember(client.member_id, client.instance)], self.now).transition
+            )
 
     def step(self) -> None:
-        kind = self.luck.random()
-        living = [client for client in self.clients if client.lives]
-        if not living or (kind < 0.08 and len(living) < 5):
-            self.come()
+        kind = self.rng.random()
+        live = [client for client in self.clients if client.is_alive]
+        if not live or (kind < 0.08 and len(live) < 5):
+            self.add_client()
             return
-        client = self.luck.choice(living)
+        client = self.rng.choice(live)
         if kind < 0.11:
             self.leave(client)
         elif kind < 0.14:
-            client.lives = False  # it dies, and says nothing
+            client.is_alive = False  # dies without leaving the group
         elif kind < 0.16:
             self.crash()
         elif kind < 0.20:
-            self.talk_nonsense()
+            self.send_invalid_requests()
         elif kind < 0.25 and client.ticket is not None:
-            client.ticket = None  # it gives up on the answer, and asks again
+            client.ticket = None  # gives up waiting, and sends the request again
         elif kind < 0.27:
-            client.protocols = tuple(Protocol(one.name, one.metadata + b"+") for one in client.protocols)
-            client.generation, client.has = -1, None
-        elif kind < 0.31 and client.ticket is None and client.has is not None:
-            self.sync(client)  # once more: a leader may have changed its mind, which is too late
+            client.protocols = tuple(MemberProtocol(one.name, one.metadata + b"+") for one in client.protocols)
+            client.generation, client.assignment = -1, None
+        elif kind < 0.31 and client.ticket is None and client.assignment is not None:
+            self.sync(client)  # a duplicate, maybe with another assignment of the leader, which must be ignored
         elif kind < 0.45:
-            self.pass_time(self.luck.choice((100, 300, 1_000, 5_000, REBALANCE_MS)))
+            self.pass_time(self.rng.choice((100, 300, 1_000, 5_000, REBALANCE_MS)))
         else:
             self.act(client)
 
-    def calm_down(self) -> None:
-        """Those who live do what they should. Of two with one instance id the older ends."""
+    def finish(self) -> None:
+        """Lets live clients complete their requests. Of two clients with one instance id, the older one is fenced."""
         for _ in range(300):
             for client in self.clients:
-                if client.lives:
+                if client.is_alive:
                     self.act(client)
             self.pass_time(500)
 
 
 @given(st.integers(0, 2**32), st.integers(10, 150))
-def test_whatever_happens_everybody_hears_the_same(seed: int, steps: int) -> None:
+def test_members_agree_on_each_generation_and_share_partitions_at_the_end(seed: int, steps: int) -> None:
     world = World(random.Random(seed))
     for _ in range(steps):
         world.step()
-    world.calm_down()
-    living = [client for client in world.clients if client.lives]
+    world.finish()
+    live = [client for client in world.clients if client.is_alive]
     record = world.group.record
-    assert {client.member_id for client in living} == set(record.members)
-    assert {client.generation for client in living} <= {record.generation}
-    assert record.state is (State.STABLE if living else State.EMPTY)
-    shares = [partition for client in living for partition in client.has or ()]
-    assert sorted(shares) == (list(range(PARTITIONS)) if living else [])
+    assert {client.member_id for client in live} == set(record.members)
+    assert {client.generation for client in live} <= {record.generation}
+    assert record.state is (GroupState.STABLE if live else GroupState.EMPTY)
+    shares = [partition for client in live for partition in client.assignment or ()]
+    assert sorted(shares) == (list(range(PARTITIONS)) if live else [])

@@ -1,4 +1,4 @@
-"""Frames ⇄ Arrow, for any shape and values: what goes in comes out, whatever kind of column it was."""
+"""Round trips of frames and Arrow columns, for any type and values."""
 
 import decimal
 import os
@@ -10,12 +10,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.data.typed.shapes import SHAPES, values
+from tests.harness.typed.random_types import SHAPES, values
 
-from lakestream.data.typed.arrow import Framed, arrow_type, from_arrow, to_arrow
-from lakestream.data.typed.frame import Layout
+from lakestream.data.typed.arrow import BuffersFromArrow, arrow_type, from_arrow, to_arrow
+from lakestream.data.typed.column_buffers import Layout
 from lakestream.errors import Corrupt
-from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct
+from lakestream.schemas.types import Field, Kind, ListOf, MapOf, Primitive, Struct
 
 EXAMPLES = 500 if os.environ.get("SOAK") else 25
 DATABASE_FREE = settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
@@ -27,13 +27,13 @@ def columns(draw: st.DrawFn) -> tuple[Struct, list[Any]]:
     return shape, draw(st.lists(st.none() | values(shape), max_size=6))
 
 
-def framed(array: Any, shape: Struct) -> Framed:
+def framed(array: Any, shape: Struct) -> BuffersFromArrow:
     return from_arrow(array, Layout.of(shape))
 
 
-def written(found: Framed, *, views: bool = False, rows: Any = None) -> Any:
-    kind = arrow_type(found.frame.layout.shape, views=views)
-    made = to_arrow(found.frame, kind, rows=rows, held=found.held)
+def written(found: BuffersFromArrow, *, views: bool = False, rows: Any = None) -> Any:
+    kind = arrow_type(found.buffers.layout.shape, views=views)
+    made = to_arrow(found.buffers, kind, rows=rows, held=found.held)
     made.validate(full=True)
     return made
 
@@ -54,7 +54,7 @@ def _without_uuids(value: Any) -> Any:
 
 
 def stored(kind: Any, *, large: bool = False) -> Any:
-    """The same type as pyarrow can make it of Python's values, and as other readers would have it."""
+    """Returns the type as pyarrow can build it from Python values, and as other readers would have it."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, stored(field.type, large=large)) for field in kind])
     if pa.types.is_list(kind):
@@ -70,18 +70,18 @@ def stored(kind: Any, *, large: bool = False) -> Any:
 
 @DATABASE_FREE
 @given(columns())
-def test_what_goes_in_comes_out(given_: tuple[Struct, list[Any]]) -> None:
+def test_frames_round_trip(given_: tuple[Struct, list[Any]]) -> None:
     shape, rows = given_
     array = pa.array(rows, stored(arrow_type(shape)))
     found = framed(array, shape)
-    assert len(found.frame) == len(rows)
+    assert len(found.buffers) == len(rows)
     assert plain(written(found)) == plain(array)
     assert plain(written(framed(written(found, views=True), shape))) == plain(array)
 
 
 @DATABASE_FREE
 @given(columns(), st.randoms())
-def test_slices_and_picks(given_: tuple[Struct, list[Any]], chance: Any) -> None:
+def test_slices_and_selected_rows_round_trip(given_: tuple[Struct, list[Any]], chance: Any) -> None:
     shape, rows = given_
     array = pa.array(rows, stored(arrow_type(shape)))
     start = chance.randint(0, len(rows))
@@ -96,7 +96,7 @@ def test_slices_and_picks(given_: tuple[Struct, list[Any]], chance: Any) -> None
 
 @DATABASE_FREE
 @given(columns())
-def test_other_kinds_of_columns(given_: tuple[Struct, list[Any]]) -> None:
+def test_other_arrow_types_of_columns_round_trip(given_: tuple[Struct, list[Any]]) -> None:
     shape, rows = given_
     array = pa.array(rows, stored(arrow_type(shape)))
     assert plain(written(framed(pa.array(rows, stored(array.type, large=True)), shape))) == plain(array)
@@ -115,37 +115,37 @@ def test_dictionaries_and_times_of_other_units() -> None:
     assert made.field("u").storage.to_pylist() == fixed.to_pylist()
 
 
-def test_lists_below_a_null_are_not_there() -> None:
-    """Arrow may hide elements there; a frame may not, and what it gives back has none."""
+def test_lists_below_a_null_have_no_elements() -> None:
+    """Arrow may have hidden elements there; a frame must not, and the restored list has none."""
     hidden = pa.ListArray.from_arrays(pa.array([0, 2, 3], pa.int32()), pa.array([1, 2, 3], pa.int32()))
     array = pa.StructArray.from_arrays([hidden], ["l"], mask=pa.array([True, False]))
     shape = Struct((Field("l", ListOf(Primitive(Kind.INT))),))
     found = framed(array, shape)
     assert plain(written(found)) == [None, {"l": [3]}]
-    assert found.frame.valid[found.frame.base[1] : found.frame.base[1] + 2].tolist() == [0, 1]
+    assert found.buffers.valid[found.buffers.base[1] : found.buffers.base[1] + 2].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("array", "kind", "says"),
+    ("array", "kind", "message"),
     [
         (pa.array(["x"]), Primitive(Kind.INT), "column c is string, which cannot be read as int"),
         (pa.array([1]), Primitive(Kind.STRING), "cannot be read as string"),
-        (pa.array([b"x"]), Primitive(Kind.UUID), "not all have 16 bytes"),
-        (pa.array([b"x"], pa.binary(1)), Primitive(Kind.FIXED, length=2), "not all have 2 bytes"),
+        (pa.array([b"x"]), Primitive(Kind.UUID), "not all values have 16 bytes"),
+        (pa.array([b"x"], pa.binary(1)), Primitive(Kind.FIXED, length=2), "not all values have 2 bytes"),
         (pa.array([[1]]), MapOf(Primitive(Kind.STRING), Primitive(Kind.INT)), "cannot be read as a map"),
         (pa.array([{"x": 1}]), Struct(()), "cannot be read as a struct"),
         (pa.array([2**40]), Primitive(Kind.INT), "column c is int64"),
         (pa.array([["x"]]), ListOf(Primitive(Kind.INT)), "column c[] is string"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(array: Any, kind: Any, says: str) -> None:
+def test_error_names_a_column_of_another_type(array: Any, kind: Any, message: str) -> None:
     with pytest.raises(Corrupt) as caught:
         framed(pa.StructArray.from_arrays([array], ["c"]), Struct((Field("c", kind),)))
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("key", [Kind.STRING, Kind.INT, Kind.DECIMAL])
-def test_a_map_that_has_a_key_twice_is_null(key: Kind) -> None:
+def test_map_with_a_duplicate_key_becomes_null(key: Kind) -> None:
     """DuckDB fails on a table that has such a map."""
 
     def entries(*numbers: int) -> list[Any]:
@@ -164,10 +164,10 @@ def test_a_map_that_has_a_key_twice_is_null(key: Kind) -> None:
         assert plain(picked) == [{"m": wanted[row], "i": 5} for row in (5, 4, 1, 0)]
 
 
-def test_keys_that_were_made_to_meet_cost_no_time() -> None:
+def test_colliding_map_keys_cost_no_extra_time() -> None:
     shape = Struct((Field("m", MapOf(Primitive(Kind.LONG), Primitive(Kind.INT))),))
     count = 1 << 17
-    # What is the same in the lower bits of the product is the same place in the table.
+    # Keys with equal lower bits of the product share a slot of the hash table.
     keys = pa.array((np.arange(count, dtype=np.int64) << 40).tolist(), pa.int64())
     values = pa.nulls(count, pa.int32())
     entries = pa.StructArray.from_arrays([keys, values], ["key", "value"])

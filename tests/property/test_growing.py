@@ -1,4 +1,4 @@
-"""Columns and shapes, any of them: a table only ever grows, ids stay, and what came once need not come again."""
+"""Column evolution with any shapes: columns are only added, ids are stable, and a repeated shape changes nothing."""
 
 import os
 from dataclasses import replace
@@ -6,8 +6,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.catalog.schemas import check_schema
-from lakestream.catalog.topic_layout import iceberg_schema
+from lakestream.catalog.table_metadata.schemas import check_schema
+from lakestream.catalog.topic_table.columns import iceberg_schema
+from lakestream.schemas.column_evolution import BoundShape, EvolvedColumns, evolve_columns
 from lakestream.schemas.columns import (
     Column,
     ColumnType,
@@ -19,9 +20,8 @@ from lakestream.schemas.columns import (
     iceberg_fields,
     inner_columns,
 )
-from lakestream.schemas.growing import Grown, Known, grown
-from lakestream.schemas.shape import Field, Kind, ListOf, MapOf, Primitive, Struct, Type
-from lakestream.schemas.writers import Bound
+from lakestream.schemas.types import Field, Kind, ListOf, MapOf, Primitive, Struct, Type
+from lakestream.schemas.writer_schema import ColumnBinding
 
 EXAMPLES = 300 if os.environ.get("SOAK") else 80
 STREAM = columns_of(iceberg_schema())[1:]
@@ -50,76 +50,76 @@ TYPES: st.SearchStrategy[Type] = st.recursive(
 SHAPES = _structs(TYPES)
 
 
-def grow(shapes: list[Struct], known: list[Known] | None = None) -> Grown:
-    """One after the other; each is known to those behind it."""
-    made = Grown(STREAM, (), (), 0)
+def evolve_all(shapes: list[Struct], known: list[BoundShape] | None = None) -> EvolvedColumns:
+    """Evolves the columns with one shape after the other. Later ones see the bindings of earlier ones."""
+    made = EvolvedColumns(STREAM, (), (), 0)
     known = [] if known is None else known
     for shape in shapes:
-        made = grown(made.columns, shape, made.next_id, known)
-        known.append(Known(shape, made.bounds))
+        made = evolve_columns(made.columns, shape, made.next_id, known)
+        known.append(BoundShape(shape, made.bindings))
     return made
 
 
-def ids(bounds: tuple[Bound | None, ...]) -> list[int]:
-    return [found for one in bounds if one for found in (one.field_id, *ids(one.children))]
+def ids(bindings: tuple[ColumnBinding | None, ...]) -> list[int]:
+    return [found for one in bindings if one for found in (one.field_id, *ids(one.children))]
 
 
-def kept(kind: ColumnType) -> object:
-    """What a type can hold, but for names, ids and order."""
+def without_names(kind: ColumnType) -> object:
+    """Returns a type without names, ids and order."""
     match kind:
         case Fields(fields):
-            return {one.name: kept(one.type) for one in fields}
+            return {one.name: without_names(one.type) for one in fields}
         case ListColumn() | MapColumn():
-            return (type(kind), *(kept(one.type) for one in inner_columns(kind)))
+            return (type(kind), *(without_names(one.type) for one in inner_columns(kind)))
         case other:
             return str(other)
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(SHAPES, min_size=1, max_size=3))
-def test_a_table_only_grows(shapes: list[Struct]) -> None:
-    known: list[Known] = []
-    made = grow(shapes[:-1], known)
-    after = grown(made.columns, shapes[-1], made.next_id, known)
+def test_columns_are_only_added_with_new_ids(shapes: list[Struct]) -> None:
+    known: list[BoundShape] = []
+    made = evolve_all(shapes[:-1], known)
+    after = evolve_columns(made.columns, shapes[-1], made.next_id, known)
     before_ids, after_ids = ([one.field_id for one in all_columns(some)] for some in (made.columns, after.columns))
-    assert len(set(after_ids)) == len(after_ids), "no id twice"
-    assert set(before_ids) <= set(after_ids), "no column goes"
-    assert all(made.next_id <= one < after.next_id for one in set(after_ids) - set(before_ids)), "no id again"
-    assert after.columns[-1] == STREAM[0], "the stream stays as it is, and last"
+    assert len(set(after_ids)) == len(after_ids), "ids are unique"
+    assert set(before_ids) <= set(after_ids), "no column is removed"
+    assert all(made.next_id <= one < after.next_id for one in set(after_ids) - set(before_ids)), "no id is reused"
+    assert after.columns[-1] == STREAM[0], "the _stream column is unchanged and last"
     check_schema({"fields": iceberg_fields(after.columns)}, 2)
     for one in all_columns([Column(0, "", Fields(after.columns))]):
         names = [inner.name.casefold() for inner in inner_columns(one.type)]
-        assert len(set(names)) == len(names), "engines fold case"
+        assert len(set(names)) == len(names), "names differ without case, which engines fold"
         assert not isinstance(one.type, Fields) or one.type.fields
-    bound = ids(after.bounds)
-    assert len(set(bound)) == len(bound), "no column is that of two fields"
+    bound = ids(after.bindings)
+    assert len(set(bound)) == len(bound), "no column is bound to two fields"
     assert set(bound) <= set(after_ids)
-    assert (None in after.bounds) <= bool(after.reasons)
+    assert (None in after.bindings) <= bool(after.reasons)
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.lists(SHAPES, min_size=1, max_size=3))
-def test_what_came_once_changes_nothing_when_it_comes_again(shapes: list[Struct]) -> None:
-    known: list[Known] = []
-    made = grow(shapes, known)
+def test_columns_are_unchanged_when_a_shape_is_repeated(shapes: list[Struct]) -> None:
+    known: list[BoundShape] = []
+    made = evolve_all(shapes, known)
     for shape, before in zip(shapes, known, strict=True):
-        again = grown(made.columns, shape, made.next_id, known)
+        again = evolve_columns(made.columns, shape, made.next_id, known)
         assert (again.columns, again.next_id) == (made.columns, made.next_id)
-        assert set(ids(before.bounds)) <= set(ids(again.bounds)), "what had no column may have one by now"
-    assert again.bounds == made.bounds
+        assert set(ids(before.bindings)) <= set(ids(again.bindings)), "a field without a column may have one now"
+    assert again.bindings == made.bindings
 
 
 @settings(max_examples=EXAMPLES)
 @given(SHAPES, SHAPES)
-def test_the_order_of_shapes_does_not_matter_where_all_fit(one: Struct, other: Struct) -> None:
+def test_columns_do_not_depend_on_the_order_of_compatible_shapes(one: Struct, other: Struct) -> None:
     one, other = _plainly_named(one), _plainly_named(other)
-    first, second = grow([one, other]), grow([other, one])
-    if not first.reasons and not second.reasons and not grow([one]).reasons and not grow([other]).reasons:
-        assert kept(Fields(first.columns)) == kept(Fields(second.columns))
+    first, second = evolve_all([one, other]), evolve_all([other, one])
+    if not first.reasons and not second.reasons and not evolve_all([one]).reasons and not evolve_all([other]).reasons:
+        assert without_names(Fields(first.columns)) == without_names(Fields(second.columns))
 
 
 def _plainly_named(shape: Struct) -> Struct:
-    """Of two names that evade each other the first keeps its own."""
+    """Gives fields unambiguous names: of two names that collide, only the first is kept by the code."""
     named = [replace(one, name=f"f{place}") for place, one in enumerate(shape.fields)]
     return Struct(tuple(replace(one, type=_plain(one.type)) for one in named))
 

@@ -1,4 +1,4 @@
-"""The gate of JSON against plain Python: the same verdict on any text, and on any value against any schema."""
+"""JSON validation at produce, compared with Python's json and jsonschema, for any text, value and schema."""
 
 import json
 import os
@@ -8,10 +8,10 @@ import jsonschema  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.data.typed.checking import check, first_of
-from lakestream.data.typed.json_rules import rules_of
-from lakestream.data.typed.judge import Judge
-from lakestream.schemas.typing import Mode, Typed
+from lakestream.data.typed.json_schema.validator_input import validator_schema
+from lakestream.data.typed.json_schema.validator_main import JsonSchemaValidator
+from lakestream.data.typed.validation import check, first_reasons
+from lakestream.schemas.value_format import FieldConversion, SchemaMode
 from lakestream.testing.batches import make_batch
 
 EXAMPLES = 2_000 if os.environ.get("SOAK") else 60
@@ -39,29 +39,29 @@ DAMAGED = st.builds(lambda text, at, end: text[:at] + text[end:], TEXTS, st.inte
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("twice")
+        raise ValueError("duplicate key")
     return dict(pairs)
 
 
-def _no_number(text: str) -> None:
+def _reject_constant(text: str) -> None:
     raise ValueError(text)
 
 
-def is_fine(text: bytes) -> bool:
+def is_valid(text: bytes) -> bool:
     try:
-        value = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
+        value = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_reject_constant)
         json.dumps(value, ensure_ascii=False).encode()
-    except ValueError:  # also of half a pair, which is no Unicode
+    except ValueError:  # also for a lone surrogate, which is not valid Unicode
         return False
     return True
 
 
 @given(st.lists(st.one_of(TEXTS, DAMAGED).map(str.encode), min_size=1, max_size=8))
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_plain_json(texts: list[bytes]) -> None:
-    """Values beside one another are told apart, too: their keys share a table."""
-    found = first_of(check(make_batch(list(texts)), Typed(Mode.JSON), Typed()).wrong)
-    assert [*found] == [place for place, text in enumerate(texts) if not is_fine(text)], found
+def test_invalid_texts_of_a_batch_are_found_without_a_schema(texts: list[bytes]) -> None:
+    """A batch has several values, because their keys share a hash table."""
+    invalid = first_reasons(check(make_batch(list(texts)), FieldConversion(SchemaMode.JSON), FieldConversion()).invalid)
+    assert [*invalid] == [index for index, text in enumerate(texts) if not is_valid(text)], invalid
 
 
 # Any schema
@@ -73,7 +73,7 @@ VALUES = st.recursive(
 )
 TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
 SMALL = st.integers(0, 3)
-WORDS = {
+KEYWORDS = {
     "type": st.one_of(st.sampled_from(TYPES), st.lists(st.sampled_from(TYPES), min_size=1, max_size=3, unique=True)),
     "enum": st.lists(VALUES, min_size=1, max_size=3, unique_by=repr),
     "const": VALUES,
@@ -99,16 +99,18 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         "propertyNames": inner,
         "dependencies": st.dictionaries(st.sampled_from("ab"), st.one_of(inner, st.just(["c"])), max_size=2),
     }
-    return st.one_of(st.booleans(), st.fixed_dictionaries({}, optional=WORDS), st.fixed_dictionaries({}, optional=more))
+    return st.one_of(
+        st.booleans(), st.fixed_dictionaries({}, optional=KEYWORDS), st.fixed_dictionaries({}, optional=more)
+    )
 
 
-SCHEMAS = st.recursive(st.fixed_dictionaries({}, optional=WORDS), schemas, max_leaves=5)
+SCHEMAS = st.recursive(st.fixed_dictionaries({}, optional=KEYWORDS), schemas, max_leaves=5)
 
 
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=6))
 @settings(max_examples=EXAMPLES, deadline=None)
-def test_what_a_schema_demands(schema: Any, values: list[Any]) -> None:
-    judge, reference = Judge(rules_of(json.dumps(schema))), jsonschema.Draft7Validator(schema)
+def test_values_are_valid_exactly_if_jsonschema_accepts_them(schema: Any, values: list[Any]) -> None:
+    validator, reference = JsonSchemaValidator(validator_schema(json.dumps(schema))), jsonschema.Draft7Validator(schema)
     for value in values:
-        said = judge.reason(json.dumps(value).encode())
-        assert (said is None) == reference.is_valid(value), (said, value)
+        reason = validator.reason(json.dumps(value).encode())
+        assert (reason is None) == reference.is_valid(value), (reason, value)

@@ -1,4 +1,4 @@
-"""Any JSON: read as Python reads it, or refused as Python refuses it; what is written back is it, or its bytes stay."""
+"""JSON values to columns and back: parsed or rejected as by Python, and restored byte for byte or kept as bytes."""
 
 import ctypes
 import json
@@ -9,13 +9,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakestream.data.table.located import Located
+from lakestream.data.table.arrow.byte_spans import ByteSpans
 from lakestream.data.typed.arrow import from_arrow, to_arrow
-from lakestream.data.typed.json_codec import JsonCodec, json_codec, part_of_text
-from lakestream.data.typed.json_infer import infer
-from lakestream.data.typed.json_style import Style
-from lakestream.schemas.shape import ListOf, MapOf, Struct, Type
-from lakestream.schemas.writers import Writer
+from lakestream.data.typed.json.codec import JsonCodec, json_codec, part_of_text
+from lakestream.data.typed.json.schema_inference import infer
+from lakestream.data.typed.json.text_style import Style
+from lakestream.schemas.types import ListOf, MapOf, Struct, Type
+from lakestream.schemas.writer_schema import WriterSchema
 
 EXAMPLES = 500 if os.environ.get("SOAK") else 30
 
@@ -37,11 +37,11 @@ VALUES = st.recursive(
 RECORDS = st.lists(st.dictionaries(KEYS, VALUES, max_size=6), min_size=1, max_size=8)
 
 
-def located(values: list[bytes]) -> Located:
-    return Located.of(pa.array(values, pa.binary()))
+def located(values: list[bytes]) -> ByteSpans:
+    return ByteSpans.of(pa.array(values, pa.binary()))
 
 
-def texts(found: Located) -> list[bytes | None]:
+def texts(found: ByteSpans) -> list[bytes | None]:
     rows = zip(found.address.tolist(), found.size.tolist(), strict=True)
     return [None if size < 0 else ctypes.string_at(address, size) for address, size in rows]
 
@@ -51,21 +51,21 @@ def styled(value: Any, compact: bool, ascii_only: bool) -> bytes:
     return json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode()
 
 
-def agrees(value: Any, column: Any, kind: Type) -> bool:
-    """Whether a column has what the value says. Null: it says nothing, or something else."""
+def matches(value: Any, column: Any, kind: Type) -> bool:
+    """Returns whether a column matches the value. Null matches always: the value may be absent or of another type."""
     if column is None:
         return True
     match kind:
         case Struct(fields) if isinstance(value, dict):
             names = {field.name: field.type for field in fields}
             plain = {key: inner for key, inner in value.items() if key in names}
-            return all(agrees(inner, column[key], names[key]) for key, inner in plain.items())
+            return all(matches(inner, column[key], names[key]) for key, inner in plain.items())
         case ListOf(element):
             pairs = zip(value, column, strict=True) if isinstance(value, list) else ()
-            return isinstance(value, list) and all(agrees(one, other, element) for one, other in pairs)
+            return isinstance(value, list) and all(matches(one, other, element) for one, other in pairs)
         case MapOf(_, inner):
             return [key for key, _ in column] == list(value) and all(
-                agrees(value[key], found, inner) for key, found in column
+                matches(value[key], found, inner) for key, found in column
             )
         case _:
             if isinstance(column, float):
@@ -74,7 +74,7 @@ def agrees(value: Any, column: Any, kind: Type) -> bool:
 
 
 def _is_raw(column: Any, value: Any) -> bool:
-    """What may be anything is kept as its text."""
+    """Returns whether a column of any type has the value's JSON text."""
     try:
         return isinstance(column, str) and bool(json.loads(column) == value)
     except ValueError:
@@ -83,35 +83,35 @@ def _is_raw(column: Any, value: Any) -> bool:
 
 @settings(max_examples=EXAMPLES)
 @given(RECORDS, st.booleans(), st.booleans())
-def test_inferred_columns_have_what_the_values_say(records: list[Any], compact: bool, ascii_only: bool) -> None:
+def test_inferred_columns_match_the_values(records: list[Any], compact: bool, ascii_only: bool) -> None:
     values = located([styled(one, compact, ascii_only) for one in records])
-    learnt = infer(values)
-    if learnt is None:
+    inferred = infer(values)
+    if inferred is None:
         return
-    codec = json_codec(Writer(-1, "JSON", learnt.text, style=learnt.style))
-    assert codec.shape == learnt.shape
+    codec = json_codec(WriterSchema(-1, "JSON", inferred.text, style=inferred.style))
+    assert codec.shape == inferred.shape
     decoded = codec.decode(values)
     assert not decoded.problems.any() or all(codec.reason(int(one)) for one in decoded.problems if one)
-    columns = to_arrow(decoded.frame, held=(values, *decoded.held))
+    columns = to_arrow(decoded.buffers, held=(values, *decoded.held))
     for value, row, problem in zip(records, columns.to_pylist(), decoded.problems.tolist(), strict=True):
         if not problem and row is not None and not (set(row) == {"value"} and "value" not in value):
-            assert agrees(value, row, codec.shape), (value, row)
+            assert matches(value, row, codec.shape), (value, row)
     back = from_arrow(columns, codec.layout)
-    assert texts(codec.encode(back.frame)) == texts(codec.encode(decoded.frame))
+    assert texts(codec.encode(back.buffers)) == texts(codec.encode(decoded.buffers))
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=6), st.booleans(), st.booleans())
-def test_a_value_is_given_back_by_what_was_learnt_from_it(value: Any, compact: bool, ascii_only: bool) -> None:
+def test_value_is_restored_with_the_schema_inferred_from_it(value: Any, compact: bool, ascii_only: bool) -> None:
     text = styled(value, compact, ascii_only)
     values = located([text])
-    learnt = infer(values)
-    if learnt is None:
+    inferred = infer(values)
+    if inferred is None:
         return
-    codec = json_codec(Writer(-1, "JSON", learnt.text, style=learnt.style))
+    codec = json_codec(WriterSchema(-1, "JSON", inferred.text, style=inferred.style))
     decoded = codec.decode(values)
     if not decoded.problems.any():
-        (back,) = texts(codec.encode(decoded.frame))
+        (back,) = texts(codec.encode(decoded.buffers))
         assert back == text or json.loads(back or b"{}").keys() <= value.keys()
 
 
@@ -120,27 +120,27 @@ def test_a_value_is_given_back_by_what_was_learnt_from_it(value: Any, compact: b
     VALUES,
     st.lists(st.tuples(st.integers(0, 200), st.sampled_from(b'{}[]":,\\u0e.-+ tnf\x00\xff\xc3\xa4')), max_size=3),
 )
-def test_what_is_json_and_what_is_not_is_agreed_with_python(value: Any, edits: list[tuple[int, int]]) -> None:
+def test_text_is_accepted_exactly_if_python_accepts_it(value: Any, edits: list[tuple[int, int]]) -> None:
     text = bytearray(styled(value, False, False))
-    for place, byte in edits:
-        text[place % len(text)] = byte
+    for position, byte in edits:
+        text[position % len(text)] = byte
     codec = JsonCodec(part_of_text("true"), Style())
     values = located([bytes(text)])
     decoded = codec.decode(values)
     assert (decoded.problems[0] == 0) == _is_json(bytes(text))
     if decoded.problems[0] == 0 and bytes(text).strip() != b"null":
-        assert texts(codec.encode(decoded.frame)) == [bytes(text).strip(b" \t\n\r")]
+        assert texts(codec.encode(decoded.buffers)) == [bytes(text).strip(b" \t\n\r")]
 
 
 def _is_json(text: bytes) -> bool:
     try:
-        json.loads(text.decode("utf-8"), parse_constant=_refuse)
+        json.loads(text.decode("utf-8"), parse_constant=_reject_constant)
     except (ValueError, RecursionError):
         return False
     return True
 
 
-def _refuse(word: str) -> Any:
+def _reject_constant(word: str) -> Any:
     raise ValueError(word)
 
 
@@ -180,15 +180,15 @@ SCHEMAS: st.SearchStrategy[Any] = st.recursive(
 
 @settings(max_examples=2 * EXAMPLES)
 @given(SCHEMAS, st.lists(VALUES, min_size=1, max_size=4))
-def test_any_value_meets_any_schema_without_harm(schema: Any, drawn: list[Any]) -> None:
+def test_columns_are_valid_for_any_value_and_any_schema(schema: Any, drawn: list[Any]) -> None:
     codec = JsonCodec(part_of_text(json.dumps(schema)), Style())
     values = located([json.dumps(value).encode() for value in drawn])
     decoded = codec.decode(values)
-    columns = to_arrow(decoded.frame, held=(values, *decoded.held))
+    columns = to_arrow(decoded.buffers, held=(values, *decoded.held))
     columns.validate(full=True)
     back = from_arrow(columns, codec.layout)
-    again = texts(codec.encode(back.frame))
-    assert again == texts(codec.encode(decoded.frame))
+    again = texts(codec.encode(back.buffers))
+    assert again == texts(codec.encode(decoded.buffers))
     for text, problem in zip(again, decoded.problems.tolist(), strict=True):
         assert text is None or problem == 0
         assert problem == 0 or codec.reason(problem)

@@ -1,4 +1,4 @@
-"""The life of a transactional id against a plain model: clients begin, write, end, crash, and repeat themselves."""
+"""A transactional id, compared with a model: clients begin, write, end, crash, and repeat requests."""
 
 from dataclasses import dataclass, field
 
@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lakestream.coordination.transactions import machine
-from lakestream.coordination.transactions.machine import CLASSIC, EPOCH_LAST, IMPLICIT, Busy, UnknownProducer
+from lakestream.coordination.transactions import state_machine
+from lakestream.coordination.transactions.state_machine import CLASSIC, EPOCH_LAST, IMPLICIT, Busy, UnknownProducer
 from lakestream.errors import Fenced, WrongTransaction
-from lakestream.metadata.transactions import Identity, State, Transaction
+from lakestream.metadata.transactions import Identity, Transaction, TransactionState
 from lakestream.model import PartitionId
 
 TIMEOUT_MS = 1_000
@@ -20,7 +20,7 @@ REFUSED = (Busy, Fenced, UnknownProducer, WrongTransaction)
 
 @dataclass
 class Client:
-    """A producer, as it knows itself."""
+    """A producer with the identity that it has received."""
 
     protocol: int
     identity: Identity | None = None
@@ -29,15 +29,15 @@ class Client:
 
 @dataclass
 class Model:
-    """All that anybody was promised."""
+    """All acknowledged results."""
 
     owner: Client | None = None
-    """Who was the last to begin, and has not been fenced since."""
-    given: list[Identity] = field(default_factory=list)
+    """The client with the newest identity, until it is fenced."""
+    identities: list[Identity] = field(default_factory=list)
     logs: dict[int, set[PartitionId]] = field(default_factory=dict)
-    """What was added to each transaction."""
-    fates: dict[int, bool] = field(default_factory=dict)
-    """Whether it was committed."""
+    """Transaction → its partitions."""
+    outcomes: dict[int, bool] = field(default_factory=dict)
+    """Transaction → whether it was committed."""
     fresh_id: int = 100
 
 
@@ -51,77 +51,77 @@ class TransactionalId(RuleBasedStateMachine):
 
     @initialize(nearly_used_up=st.booleans())
     def begin(self, nearly_used_up: bool) -> None:
-        """Epochs end sometimes; not only after thirty thousand steps."""
+        """Starts near the last epoch sometimes, which would need thirty thousand steps otherwise."""
         if nearly_used_up:
             self.record = Transaction(producer=Identity(1, EPOCH_LAST - 2), timeout_ms=TIMEOUT_MS, changed_ms=0)
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @rule(who=CLIENTS, resumes=st.booleans(), lost=st.booleans())
-    def init(self, who: int, resumes: bool, lost: bool) -> None:
-        client = self.clients[who]
+    @rule(index=CLIENTS, resumes=st.booleans(), lost=st.booleans())
+    def init(self, index: int, resumes: bool, lost: bool) -> None:
+        client = self.clients[index]
         expected = client.identity if resumes else None
         self.model.fresh_id += 1
         before = self.record
         try:
-            self.record = machine.init(before, expected, TIMEOUT_MS, self.model.fresh_id, self.now_ms)
+            self.record = state_machine.init(before, expected, TIMEOUT_MS, self.model.fresh_id, self.now_ms)
         except REFUSED:
             assert before is not None
             assert before.is_ending or client is not self.model.owner
             return
         if expected is not None:
-            assert before is None or client is self.model.owner, "only who was not overtaken goes on"
-        if self.record.is_ending:  # it comes again
+            assert before is None or client is self.model.owner, "only the newest client keeps its producer id"
+        if self.record.is_ending:  # the client retries
             self._decided(False)
             if expected is None:
                 self.model.owner = None
             return
         if not lost:
-            self._given(client)
+            self._received_identity(client)
         elif expected is None:
-            self.model.owner = None  # whoever was there before is fenced, and who asked does not know it yet
+            self.model.owner = None  # the previous client is fenced, and this one has not received its identity
 
-    @rule(who=CLIENTS, logs=LOGS)
-    def add(self, who: int, logs: set[PartitionId]) -> None:
-        client = self.clients[who]
+    @rule(index=CLIENTS, logs=LOGS)
+    def add(self, index: int, logs: set[PartitionId]) -> None:
+        client = self.clients[index]
         if client.identity is None:
             return
         before = self.record
         try:
-            self.record = machine.add(before, client.identity, logs, client.protocol, self.now_ms)
+            self.record = state_machine.add(before, client.identity, logs, client.protocol, self.now_ms)
         except REFUSED:
-            self._rightly_refused(client)
+            self._check_rejection(client)
             return
-        assert client is self.model.owner, "nobody of the past adds anything"
+        assert client is self.model.owner, "an old client adds no partition"
         self.model.logs.setdefault(self.record.number, set()).update(logs)
         client.writing = True
 
-    @rule(who=CLIENTS, commit=st.booleans(), lost=st.booleans())
-    def end(self, who: int, commit: bool, lost: bool) -> None:
-        """An answer may get lost: then it is asked again, and has the same effect as one."""
-        client = self.clients[who]
+    @rule(index=CLIENTS, commit=st.booleans(), lost=st.booleans())
+    def end(self, index: int, commit: bool, lost: bool) -> None:
+        """Ends a transaction. After a lost response the request is repeated, with the effect of one."""
+        client = self.clients[index]
         if client.identity is None or not client.writing:
             return
-        asked = client.identity
+        request = client.identity
         try:
-            self._end(client, asked, commit)
+            self._end(client, request, commit)
             if lost:
                 ended = self.record
-                self._end(client, asked, commit)
+                self._end(client, request, commit)
                 assert self.record == ended
         except REFUSED:
-            self._rightly_refused(client)
+            self._check_rejection(client)
             return
         assert client is self.model.owner
         client.writing = False
-        self._given(client)
+        self._received_identity(client)
 
-    def _end(self, client: Client, asked: Identity, commit: bool) -> None:
+    def _end(self, client: Client, request: Identity, commit: bool) -> None:
         was_open = self.record is not None and self.record.is_open
         self.model.fresh_id += 1
-        self.record = machine.end(
+        self.record = state_machine.end(
             self.record,
-            asked,
+            request,
             commit=commit,
             protocol=client.protocol,
             fresh_id=self.model.fresh_id,
@@ -130,45 +130,45 @@ class TransactionalId(RuleBasedStateMachine):
         if was_open:
             self._decided(commit)
 
-    # ── what happens by itself ───────────────────────────────────────────────────────────────────────────────────────
+    # ── events without a request ─────────────────────────────────────────────────────────────────────────────────────
 
     @precondition(lambda self: self.record is not None and self.record.is_ending)
     @rule()
     def finish(self) -> None:
         assert self.record is not None
         assert set(self.record.partitions) == self.model.logs[self.record.number], "every log gets its marker"
-        assert self.record.commits == self.model.fates[self.record.number]
-        self.record = machine.ended(self.record, self.now_ms)
+        assert self.record.commits == self.model.outcomes[self.record.number]
+        self.record = state_machine.completed(self.record, self.now_ms)
 
     @rule(passed_ms=st.integers(0, 2 * TIMEOUT_MS))
     def time_passes(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
-        if self.record is not None and machine.is_overdue(self.record, self.now_ms):
-            self.record = machine.fenced(self.record, self.now_ms)
+        if self.record is not None and state_machine.is_overdue(self.record, self.now_ms):
+            self.record = state_machine.fenced(self.record, self.now_ms)
             self._decided(False)
             self.model.owner = None
 
-    @rule(who=CLIENTS)
-    def crash(self, who: int) -> None:
-        client = self.clients[who]
-        self.clients[who] = Client(client.protocol)
+    @rule(index=CLIENTS)
+    def crash(self, index: int) -> None:
+        client = self.clients[index]
+        self.clients[index] = Client(client.protocol)
         if self.model.owner is client:
             self.model.owner = None
 
     @rule(identity=st.integers(0, 50), logs=LOGS, commit=st.booleans(), protocol=st.sampled_from([CLASSIC, IMPLICIT]))
-    def one_of_the_past_wakes_up(self, identity: int, logs: set[PartitionId], commit: bool, protocol: int) -> None:
-        old = self.model.given[: -1 if self.model.owner else None]
+    def old_client_resumes(self, identity: int, logs: set[PartitionId], commit: bool, protocol: int) -> None:
+        old = self.model.identities[: -1 if self.model.owner else None]
         if self.record is None or not old:
             return
         zombie = old[identity % len(old)]
         if zombie == self.record.producer or zombie == self.record.last:
-            return  # known still: what it repeats is tested above
+            return  # a present identity: other rules test its repeated requests
         before = self.record
         for ask in (
-            lambda: machine.add(before, zombie, logs, protocol, self.now_ms),
-            lambda: machine.end(before, zombie, commit=commit, protocol=protocol, fresh_id=9, now_ms=self.now_ms),
-            lambda: machine.init(before, zombie, TIMEOUT_MS, 9, self.now_ms),
-            lambda: machine.number_for(before, zombie, logs),
+            lambda: state_machine.add(before, zombie, logs, protocol, self.now_ms),
+            lambda: state_machine.end(before, zombie, commit=commit, protocol=protocol, fresh_id=9, now_ms=self.now_ms),
+            lambda: state_machine.init(before, zombie, TIMEOUT_MS, 9, self.now_ms),
+            lambda: state_machine.number_for(before, zombie, logs),
         ):
             try:
                 ask()
@@ -176,14 +176,14 @@ class TransactionalId(RuleBasedStateMachine):
                 continue
             raise AssertionError(f"{zombie} is of the past")
 
-    # ── what was promised ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _given(self, client: Client) -> None:
+    def _received_identity(self, client: Client) -> None:
         assert self.record is not None
         identity = self.record.producer
         if identity != client.identity:
-            assert identity not in self.model.given, "no identity is given twice"
-            self.model.given.append(identity)
+            assert identity not in self.model.identities, "identities are unique"
+            self.model.identities.append(identity)
             client.identity = identity
             client.writing = False
         self.model.owner = client
@@ -191,17 +191,17 @@ class TransactionalId(RuleBasedStateMachine):
     def _decided(self, commit: bool) -> None:
         assert self.record is not None
         number = self.record.number
-        assert number not in self.model.fates, "a transaction ends once"
-        self.model.fates[number] = commit
+        assert number not in self.model.outcomes, "a transaction ends once"
+        self.model.outcomes[number] = commit
 
-    def _rightly_refused(self, client: Client) -> None:
+    def _check_rejection(self, client: Client) -> None:
         assert self.record is not None
-        knows = client.identity == self.record.producer  # else it has to ask again: an answer was lost
+        knows = client.identity == self.record.producer  # otherwise its response was lost, and it must call init again
         wrong = client is self.model.owner and knows and not self.record.is_ending and not client.writing
-        assert not wrong, "who owns it may go on"
+        assert not wrong, "the owner is not rejected"
 
     @invariant()
-    def what_is_open_is_what_was_added(self) -> None:
+    def open_partitions_are_those_added(self) -> None:
         record = self.record
         if record is None:
             return
@@ -210,10 +210,10 @@ class TransactionalId(RuleBasedStateMachine):
             assert set(record.partitions) == self.model.logs[record.number]
         else:
             assert record.partitions == ()
-        if record.state in (State.COMMITTED, State.COMMITTING):
-            assert self.model.fates[record.number]
-        assert set(self.model.fates) >= set(range(1, record.number)), "none is left behind"
-        assert record.is_open == (record.number in self.model.logs and record.number not in self.model.fates)
+        if record.state in (TransactionState.COMMITTED, TransactionState.COMMITTING):
+            assert self.model.outcomes[record.number]
+        assert set(self.model.outcomes) >= set(range(1, record.number)), "every transaction has ended"
+        assert record.is_open == (record.number in self.model.logs and record.number not in self.model.outcomes)
 
 
 TestTransactionalId = TransactionalId.TestCase

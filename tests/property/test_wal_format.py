@@ -1,4 +1,4 @@
-"""The WAL's bytes under anything that can happen to them: what comes back is what was written, or Corrupt."""
+"""WAL frames under any damage: decoding returns what was written, or raises Corrupt."""
 
 import struct
 import tracemalloc
@@ -15,12 +15,12 @@ from lakestream.data.wal.format import (
     HEADER_SIZE,
     TRAILER_SIZE,
     VERSION,
-    Decoded,
-    Footer,
+    DecodedFrame,
+    ExtentData,
     Frame,
-    Kind,
+    FrameFooter,
+    FrameKind,
     MoreNeeded,
-    Part,
     decode,
     decode_footer,
     encode,
@@ -35,29 +35,31 @@ identities = st.text(st.characters(codec="utf-8"), max_size=40)
 numbers = st.integers(0, 2**63 - 1)
 batches = st.binary(min_size=1, max_size=200)
 parts = st.builds(
-    Part,
+    ExtentData,
     identities,
     st.integers(0, 2**31 - 1),
     identities,
     st.lists(batches, min_size=1, max_size=4),
     st.integers(1, 2**31),
-    st.just(()),  # their checksums: these are no real batches
+    st.just(()),  # no checksums: the bytes are not valid batches
 )
 some_parts = st.lists(parts, min_size=1, max_size=6)
 
-ONE = [Part("topic", 0, "claim", [b"0123456789", b"abc"], 5), Part("topic", 1, "other", [b"xyz"], 1)]
+ONE = [ExtentData("topic", 0, "claim", [b"0123456789", b"abc"], 5), ExtentData("topic", 1, "other", [b"xyz"], 1)]
 
 
 def joined(frame: Frame) -> bytes:
     return b"".join(frame.buffers)
 
 
-def an_object(given_parts: Sequence[Part] = ONE, sequence: int = 3) -> bytes:
+def an_object(given_parts: Sequence[ExtentData] = ONE, sequence: int = 3) -> bytes:
     return joined(encode(given_parts, writer_id="writer", sequence=sequence, stored_ms=1_700_000_000_000))
 
 
-def a_segment(frames: Sequence[Sequence[Part]], *, sealed: bool, writer_id: str = "writer") -> tuple[bytes, list[int]]:
-    """Its bytes, and where each frame starts."""
+def a_segment(
+    frames: Sequence[Sequence[ExtentData]], *, sealed: bool, writer_id: str = "writer"
+) -> tuple[bytes, list[int]]:
+    """Returns the bytes of a segment, and the start of each frame."""
     body, starts = b"", []
     for sequence, given_parts in enumerate(frames):
         starts.append(len(body))
@@ -67,7 +69,7 @@ def a_segment(frames: Sequence[Sequence[Part]], *, sealed: bool, writer_id: str 
                 writer_id=writer_id,
                 sequence=sequence,
                 stored_ms=7,
-                kind=Kind.SEGMENT_FRAME,
+                kind=FrameKind.SEGMENT_FRAME,
                 position=len(body),
             )
         )
@@ -77,14 +79,14 @@ def a_segment(frames: Sequence[Sequence[Part]], *, sealed: bool, writer_id: str 
     return body, starts
 
 
-def contents(frame: Decoded) -> list[tuple[str, int, str, bytes, int]]:
+def contents(frame: DecodedFrame) -> list[tuple[str, int, str, bytes, int]]:
     return [
         (part.topic_id, part.partition, part.claim_id, bytes(frame.bytes_of(part)), part.record_count)
         for part in frame.ranges
     ]
 
 
-def wanted(given_parts: Sequence[Part]) -> list[tuple[str, int, str, bytes, int]]:
+def wanted(given_parts: Sequence[ExtentData]) -> list[tuple[str, int, str, bytes, int]]:
     return [(part[0], part[1], part[2], b"".join(part.batches), part.record_count) for part in given_parts]
 
 
@@ -98,24 +100,24 @@ def flipped(body: bytes, bit: int) -> bytes:
 
 
 @given(some_parts, identities, numbers, numbers)
-def test_what_was_written_comes_back(given_parts: list[Part], writer_id: str, sequence: int, stored_ms: int) -> None:
+def test_objects_round_trip(given_parts: list[ExtentData], writer_id: str, sequence: int, stored_ms: int) -> None:
     frame = encode(given_parts, writer_id=writer_id, sequence=sequence, stored_ms=stored_ms)
     body = joined(frame)
     assert len(body) == frame.size
     read = decode(body, NAME)
-    assert read.footer == frame.footer == Footer(writer_id, sequence, stored_ms, frame.ranges)
-    assert (read.kind, read.position, read.size) == (Kind.OBJECT, 0, len(body))
+    assert read.footer == frame.footer == FrameFooter(writer_id, sequence, stored_ms, frame.ranges)
+    assert (read.kind, read.position, read.size) == (FrameKind.OBJECT, 0, len(body))
     assert contents(read) == wanted(given_parts)
 
 
-def test_batches_are_handed_on_as_they_came() -> None:
+def test_batches_are_not_copied() -> None:
     frame = encode(ONE, writer_id="w", sequence=1, stored_ms=1)
     given_batches = [batch for part in ONE for batch in part.batches]
     assert all(mine is theirs for mine, theirs in zip(frame.buffers[1:], given_batches, strict=False))
 
 
 @given(some_parts, st.data())
-def test_any_cut_is_corrupt(given_parts: list[Part], data: st.DataObject) -> None:
+def test_any_cut_is_corrupt(given_parts: list[ExtentData], data: st.DataObject) -> None:
     body = an_object(given_parts)
     start = data.draw(st.integers(0, len(body)))
     end = data.draw(st.integers(start, len(body)))
@@ -142,7 +144,7 @@ def test_every_flipped_bit_is_corrupt() -> None:
 
 
 @given(some_parts, st.data())
-def test_any_overwritten_stretch_is_corrupt(given_parts: list[Part], data: st.DataObject) -> None:
+def test_any_overwritten_stretch_is_corrupt(given_parts: list[ExtentData], data: st.DataObject) -> None:
     body = an_object(given_parts)
     start = data.draw(st.integers(0, len(body) - 1))
     noise = data.draw(st.binary(min_size=1, max_size=len(body) - start))
@@ -168,7 +170,7 @@ def test_garbage_is_corrupt(garbage: bytes) -> None:
 
 
 @given(st.integers(VERSION + 1, 2**16 - 1))
-def test_a_newer_version_says_which_and_to_upgrade(version: int) -> None:
+def test_newer_version_is_corrupt_and_asks_for_an_upgrade(version: int) -> None:
     body = bytearray(an_object())
     struct.pack_into(">H", body, 4, version)
     with pytest.raises(Corrupt, match=f"{NAME}.* version {version},.*upgrade"):
@@ -178,7 +180,7 @@ def test_a_newer_version_says_which_and_to_upgrade(version: int) -> None:
         decode_footer(body, len(body), NAME)
 
 
-def test_version_zero_never_was() -> None:
+def test_version_zero_is_corrupt() -> None:
     body = bytearray(an_object())
     struct.pack_into(">H", body, 4, 0)
     with pytest.raises(Corrupt, match="does not exist"):
@@ -189,7 +191,9 @@ def test_version_zero_never_was() -> None:
 
 
 @given(some_parts, st.data())
-def test_the_tail_gives_the_footer_or_says_how_much_it_needs(given_parts: list[Part], data: st.DataObject) -> None:
+def test_decode_footer_returns_the_footer_or_the_bytes_it_needs(
+    given_parts: list[ExtentData], data: st.DataObject
+) -> None:
     body = an_object(given_parts)
     tail_size = data.draw(st.integers(0, len(body)))
     answer = decode_footer(body[len(body) - tail_size :], len(body), NAME)
@@ -223,17 +227,17 @@ def test_a_tail_of_an_object_of_another_size_is_corrupt(size: int) -> None:
             decode_footer(body[-size:] if size else b"", size, NAME)
 
 
-# ── footers that lie, with right checksums ───────────────────────────────────────────────────────────────────────────
+# ── invalid footers with valid checksums ─────────────────────────────────────────────────────────────────────────────
 
 
 def forged(
     footer: bytes, *, batches_size: int = 16, length: int | None = None, footer_length: int | None = None
 ) -> bytes:
-    """An object whose checksums are all right around a footer that is not."""
+    """Returns an object with valid checksums and an invalid footer."""
     said = len(footer) if footer_length is None else footer_length
     size = HEADER_SIZE + batches_size + len(footer) + TRAILER_SIZE
-    head = struct.pack(">4sHHQQI", b"LKWF", VERSION, Kind.OBJECT, 0, size if length is None else length, said)
-    checked = struct.pack(">IHH4s", said, VERSION, Kind.OBJECT, b"LKWE")
+    head = struct.pack(">4sHHQQI", b"LKWF", VERSION, FrameKind.OBJECT, 0, size if length is None else length, said)
+    checked = struct.pack(">IHH4s", said, VERSION, FrameKind.OBJECT, b"LKWE")
     body = head + struct.pack(">I", crc32c(head)) + b"x" * batches_size + footer
     body += struct.pack(">I", crc32c(footer + checked)) + checked
     return body + struct.pack(">I", crc32c(body))
@@ -247,7 +251,7 @@ def a_range(start: int, end: int, *, partition: bytes = b"\x00", count: bytes = 
     return b"\x96\xa1t" + partition + b"\xa1c" + bytes((start, end)) + count
 
 
-def test_the_forger_knows_the_format() -> None:
+def test_forged_object_with_valid_ranges_decodes() -> None:
     assert len(decode(forged(packed(b"\x91" + a_range(32, 48))), NAME).ranges) == 1
 
 
@@ -283,7 +287,7 @@ def test_the_forger_knows_the_format() -> None:
         b"\x95\xa1w\x01\x02\x91" + a_range(32, 48) + b"\x91" * 50_000,
     ],
 )
-def test_a_lying_footer_is_corrupt(footer: bytes) -> None:
+def test_invalid_footer_with_a_valid_checksum_is_corrupt(footer: bytes) -> None:
     body = forged(footer)
     tracemalloc.start()
     try:
@@ -297,7 +301,7 @@ def test_a_lying_footer_is_corrupt(footer: bytes) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, FRAME_SIZE_MIN, 2**32, 2**63, 2**64 - 1])
-def test_a_lying_length_is_corrupt(length: int) -> None:
+def test_invalid_length_with_a_valid_checksum_is_corrupt(length: int) -> None:
     with pytest.raises(Corrupt, match=NAME):
         decode(forged(packed(b"\x91" + a_range(32, 48)), length=length), NAME)
     with pytest.raises(Corrupt, match=NAME):
@@ -308,7 +312,7 @@ def test_a_lying_length_is_corrupt(length: int) -> None:
 
 
 @pytest.mark.parametrize("footer_length", [0, 1, 100, 2**31, 2**32 - 1])
-def test_a_lying_footer_length_is_corrupt(footer_length: int) -> None:
+def test_invalid_footer_length_with_a_valid_checksum_is_corrupt(footer_length: int) -> None:
     body = forged(packed(b"\x91" + a_range(32, 48)), footer_length=footer_length)
     with pytest.raises(Corrupt, match=NAME):
         decode(body, NAME)
@@ -322,7 +326,7 @@ some_frames = st.lists(some_parts, max_size=4)
 
 
 @given(some_frames, st.booleans())
-def test_a_segment_comes_back(frames: list[list[Part]], sealed: bool) -> None:
+def test_segments_round_trip(frames: list[list[ExtentData]], sealed: bool) -> None:
     body, starts = a_segment(frames, sealed=sealed)
     segment = walk_segment(body, NAME)
     assert [frame.position for frame in segment.frames] == starts
@@ -331,7 +335,9 @@ def test_a_segment_comes_back(frames: list[list[Part]], sealed: bool) -> None:
 
 
 @given(some_frames, st.booleans(), st.data())
-def test_a_torn_tail_costs_only_itself(frames: list[list[Part]], sealed: bool, data: st.DataObject) -> None:
+def test_frames_before_a_torn_tail_are_returned(
+    frames: list[list[ExtentData]], sealed: bool, data: st.DataObject
+) -> None:
     body, starts = a_segment(frames, sealed=sealed)
     cut = data.draw(st.integers(0, len(body)))
     # Blocks that never reached the disk read as zeros.
@@ -345,7 +351,9 @@ def test_a_torn_tail_costs_only_itself(frames: list[list[Part]], sealed: bool, d
 
 
 @given(st.lists(some_parts, min_size=2, max_size=4), st.booleans(), st.data())
-def test_damage_before_the_last_frame_is_corrupt(frames: list[list[Part]], sealed: bool, data: st.DataObject) -> None:
+def test_damage_before_the_last_frame_is_corrupt(
+    frames: list[list[ExtentData]], sealed: bool, data: st.DataObject
+) -> None:
     body, starts = a_segment(frames, sealed=sealed)
     bit = data.draw(st.integers(0, starts[-1] * 8 - 1))
     with pytest.raises(Corrupt, match=NAME):
@@ -353,19 +361,21 @@ def test_damage_before_the_last_frame_is_corrupt(frames: list[list[Part]], seale
 
 
 @given(st.lists(some_parts, min_size=1, max_size=3), st.data())
-def test_damage_in_the_last_frame_is_torn_or_corrupt_never_wrong(frames: list[list[Part]], data: st.DataObject) -> None:
+def test_damage_in_the_last_frame_is_torn_or_corrupt_never_wrong(
+    frames: list[list[ExtentData]], data: st.DataObject
+) -> None:
     body, starts = a_segment(frames, sealed=False)
     bit = data.draw(st.integers(starts[-1] * 8, len(body) * 8 - 1))
     try:
         segment = walk_segment(flipped(body, bit), NAME)
     except Corrupt:
-        assert bit // 8 - starts[-1] in (4, 5)  # it looks like a newer version, which is never thrown away
+        assert bit // 8 - starts[-1] in (4, 5)  # it looks like a newer version, which is never dropped
         return
     assert [frame.position for frame in segment.frames] == starts[:-1]
     assert segment.torn_size == len(body) - starts[-1]
 
 
-def test_a_frame_that_was_cut_out_is_missed() -> None:
+def test_removed_frame_is_corrupt() -> None:
     body, starts = a_segment([ONE, ONE, ONE], sealed=True)
     for gone in range(3):
         with pytest.raises(Corrupt, match="was written for byte"):
@@ -373,7 +383,7 @@ def test_a_frame_that_was_cut_out_is_missed() -> None:
 
 
 @given(st.data())
-def test_bytes_that_were_cut_out_are_missed(data: st.DataObject) -> None:
+def test_removed_bytes_are_corrupt(data: st.DataObject) -> None:
     body, starts = a_segment([ONE, ONE, ONE], sealed=True)
     start = data.draw(st.integers(0, starts[-1] - 1))
     end = data.draw(st.integers(start + 1, starts[-1]))
@@ -383,7 +393,7 @@ def test_bytes_that_were_cut_out_are_missed(data: st.DataObject) -> None:
 
 def test_records_that_hold_a_segment_do_not_confuse_a_torn_tail() -> None:
     inner, _ = a_segment([ONE, ONE], sealed=True, writer_id="another")
-    body, starts = a_segment([ONE, [Part("topic", 0, "claim", [inner, inner], 1)]], sealed=False)
+    body, starts = a_segment([ONE, [ExtentData("topic", 0, "claim", [inner, inner], 1)]], sealed=False)
     segment = walk_segment(body[:-1], NAME)
     assert [frame.position for frame in segment.frames] == starts[:1]
     assert segment.torn_size == len(body) - 1 - starts[1]
@@ -391,14 +401,14 @@ def test_records_that_hold_a_segment_do_not_confuse_a_torn_tail() -> None:
 
 def test_bytes_behind_a_seal_are_corrupt() -> None:
     body, _ = a_segment([ONE], sealed=True)
-    with pytest.raises(Corrupt, match="stray bytes"):
+    with pytest.raises(Corrupt, match="unexpected bytes"):
         walk_segment(body + b"\0", NAME)
-    late = encode(ONE, writer_id="writer", sequence=9, stored_ms=1, kind=Kind.SEGMENT_FRAME, position=len(body))
-    with pytest.raises(Corrupt, match="behind the segment's seal"):
+    late = encode(ONE, writer_id="writer", sequence=9, stored_ms=1, kind=FrameKind.SEGMENT_FRAME, position=len(body))
+    with pytest.raises(Corrupt, match="after the segment's seal"):
         walk_segment(body + joined(late), NAME)
 
 
-def test_a_newer_frame_is_never_taken_for_a_torn_tail() -> None:
+def test_newer_frame_is_not_taken_for_a_torn_tail() -> None:
     body, starts = a_segment([ONE, ONE], sealed=False)
     changed = bytearray(body)
     struct.pack_into(">H", changed, starts[-1] + 4, VERSION + 1)
@@ -407,20 +417,20 @@ def test_a_newer_frame_is_never_taken_for_a_torn_tail() -> None:
 
 
 @pytest.mark.parametrize(("writer_id", "sequence"), [("writer", 0), ("another", 9)])
-def test_frames_of_one_writer_count_upwards(writer_id: str, sequence: int) -> None:
+def test_frames_of_other_writers_or_lower_numbers_are_corrupt(writer_id: str, sequence: int) -> None:
     body, _ = a_segment([ONE], sealed=False)
     wrong = encode(
-        ONE, writer_id=writer_id, sequence=sequence, stored_ms=1, kind=Kind.SEGMENT_FRAME, position=len(body)
+        ONE, writer_id=writer_id, sequence=sequence, stored_ms=1, kind=FrameKind.SEGMENT_FRAME, position=len(body)
     )
     with pytest.raises(Corrupt, match="follows"):
         walk_segment(body + joined(wrong), NAME)
 
 
-def test_objects_and_segments_are_not_mixed_up() -> None:
+def test_object_is_not_decoded_as_a_segment_nor_the_reverse() -> None:
     segment, _ = a_segment([ONE], sealed=False)
-    with pytest.raises(Corrupt, match="segment's frame"):
+    with pytest.raises(Corrupt, match="frame of a segment"):
         decode(segment, NAME)
-    with pytest.raises(Corrupt, match="segment's frame"):
+    with pytest.raises(Corrupt, match="frame of a segment"):
         decode_footer(segment, len(segment), NAME)
 
 

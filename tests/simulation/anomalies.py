@@ -1,19 +1,19 @@
-"""What is wrong with a table, by the names that the checkers of groups and transactions use for the log. Pure.
+"""Anomalies of a table, named as the checkers of groups and transactions name those of the log. Pure.
 
-lost write            a record that counts is not in the table
-duplicate             it is there twice
-aborted read          it is there, and was aborted
-precommitted read     it is there, and nobody has decided about it
-torn transaction      some records of a transaction are there, others that the table should have are not
-inconsistent offset   the table has more than it says that it has
-foreign row           nothing of the kind is in the log: another value, a marker, or what somebody took out
+lost write            a committed record is not in the table
+duplicate             the table has a record twice
+aborted read          the table has an aborted record
+precommitted read     the table has a record of an undecided transaction
+torn transaction      the table has some records of a transaction and lacks others that it should have
+inconsistent offset   the table has a record at or above its next offset
+foreign row           the log has no such record: another value, a marker, or a row that was deleted from the table
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from lakestream.metadata.claims import Kind
+from lakestream.metadata.claims import BatchKind
 
 
 class TableRow(NamedTuple):
@@ -24,16 +24,16 @@ class TableRow(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The record that a row should be of."""
+    """The record that a row should match."""
 
     row: TableRow
-    kind: Kind
+    kind: BatchKind
     transaction: tuple[int, int]
-    """Producer and number."""
-    counts: bool | None
-    """None: nobody has decided."""
+    """Producer and transaction number."""
+    is_committed: bool | None
+    """None: undecided."""
     is_deleted: bool = False
-    """From the table, on purpose."""
+    """Deleted from the table by an engine."""
 
 
 class Anomaly(NamedTuple):
@@ -47,36 +47,39 @@ def anomalies(
     expected: Iterable[Origin],
     ends: Mapping[int, int],
 ) -> list[Anomaly]:
-    """`expected`: all that should be there; `ends`: how far the table says that it has each partition."""
-    there, wanted = Counter(rows), {origin.row: origin for origin in expected}
-    surplus = there - Counter(wanted.keys())
-    missing = [origin for row, origin in wanted.items() if row not in there]
-    begun = {origin.transaction for row, origin in wanted.items() if row in there and _is_transactional(origin)}
-    found = [Anomaly(_of_surplus(row, wanted, origin_of, ends), row) for row in sorted(surplus)]
-    found += [
-        Anomaly("torn transaction" if _is_transactional(one) and one.transaction in begun else "lost write", one.row)
-        for one in missing
+    """Compares rows with all records that the table should have. `ends`: the table's next offset of each partition."""
+    present, by_row = Counter(rows), {origin.row: origin for origin in expected}
+    surplus = present - Counter(by_row.keys())
+    missing = [origin for row, origin in by_row.items() if row not in present]
+    partial = {origin.transaction for row, origin in by_row.items() if row in present and _is_transactional(origin)}
+    result = [Anomaly(_surplus_anomaly(row, by_row, origin_of, ends), row) for row in sorted(surplus)]
+    result += [
+        Anomaly(
+            "torn transaction" if _is_transactional(origin) and origin.transaction in partial else "lost write",
+            origin.row,
+        )
+        for origin in missing
     ]
-    return found
+    return result
 
 
 def _is_transactional(origin: Origin) -> bool:
-    return origin.kind is Kind.TRANSACTIONAL
+    return origin.kind is BatchKind.TRANSACTIONAL
 
 
-def _of_surplus(
+def _surplus_anomaly(
     row: TableRow,
-    wanted: Mapping[TableRow, Origin],
+    expected: Mapping[TableRow, Origin],
     origin_of: Callable[[int, int], Origin | None],
     ends: Mapping[int, int],
 ) -> str:
     origin = origin_of(row.partition, row.offset)
-    if row in wanted:
+    if row in expected:
         return "duplicate"
-    if origin is None or origin.row != row or origin.kind >= Kind.COMMIT or origin.is_deleted:
+    if origin is None or origin.row != row or origin.kind >= BatchKind.COMMIT or origin.is_deleted:
         return "foreign row"
-    if origin.counts is None:
+    if origin.is_committed is None:
         return "precommitted read"
-    if not origin.counts:
+    if not origin.is_committed:
         return "aborted read"
     return "inconsistent offset" if row.offset >= ends.get(row.partition, 0) else "foreign row"

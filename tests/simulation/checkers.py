@@ -1,8 +1,7 @@
-"""What must hold when all is over (section 9 of the design): checked once nothing is broken, late or asleep any more.
+"""Checks at the end of a run, when there are no faults, late calls or paused machines any more.
 
-Most rules are checked while the run goes on, by the witness, the producers and the readers. Here: everything
-acknowledged is readable from every broker, the table is exactly the committed records, and what nobody needs is gone
-from storage.
+The oracle, the producers and the readers check most rules during the run. Checked here: all acknowledged records are
+readable from every broker, the table has exactly the committed records, and storage has no garbage.
 """
 
 import asyncio
@@ -13,170 +12,174 @@ from tests.simulation.readers import Reader
 from tests.simulation.world import Host, World
 
 from lakestream.catalog.errors import NoSuchTable
-from lakestream.catalog.listing import Listings
-from lakestream.catalog.orphans import OrphanSettings, remove_orphans
-from lakestream.data.log.inspect import Inspector
+from lakestream.catalog.operations.live_files import LiveFileReader
+from lakestream.catalog.operations.remove_orphan_files import OrphanSettings, remove_orphans
+from lakestream.data.verify.log import LogVerifier
 from lakestream.errors import LakestreamError
 from lakestream.metadata.claims import Medium
 from lakestream.model import PartitionId
-from lakestream.pipeline.delta.mirror import DeltaMirror
+from lakestream.pipeline.delta.sync_task import DeltaSyncTask
 from lakestream.pipeline.plan import PlanSettings
 from lakestream.testing.memory_segments import MemorySegments
 
 HOUR = 3600.0
-ROUNDS_MAX = 20
-OLD_SOON = OrphanSettings(age_ms=60 * 60 * 1000)
+MICRO_BATCHES_MAX = 20
+ORPHANS = OrphanSettings(age_ms=60 * 60 * 1000)
 QUIET_S = 11 * HOUR
-"""Longer than anything can be late or asleep."""
+"""Longer than any call can be late or any machine paused."""
 
 
 async def check_all(world: World) -> None:
     await asyncio.sleep(QUIET_S)
-    world.over = True
+    world.finished = True
     await asyncio.sleep(2 * HOUR)
-    live = [partition for partition, log in world.witness.logs.items() if not log.gone]
+    live = [partition for partition, log in world.oracle.logs.items() if not log.deleted]
     check_objects(world)
-    await check_inspected(world, live)
+    await check_verified(world, live)
     for broker in world.brokers:
         for partition in live:
             await check_readable(world, broker, partition)
-    check_moved(world, live)
-    await check_move(world)
+    check_pipelines_finished(world, live)
+    await check_final_move(world)
     for partition in live:
         check_table(world, partition)
     for partition in live:
         await check_readable(world, world.any_broker(), partition)
-    check_bounded(world)
+    check_queues_empty(world)
 
 
 def check_objects(world: World) -> None:
-    """No claim at or above the floor points at a missing object."""
-    for partition, log in world.witness.logs.items():
+    """Checks that all claims at or above the floor point at existing objects."""
+    for partition, log in world.oracle.logs.items():
         for claim in log.claims.values():
-            if log.gone or claim.offset_end <= log.floor:
+            if log.deleted or claim.offset_end <= log.floor:
                 continue
-            there = world.objects._objects if claim.medium is Medium.OBJECT else world.disk.files
-            if claim.name not in there:
-                world.witness.accuse("no claim points at a missing object", f"{partition}:{claim.offset_start}")
+            stored = world.objects._objects if claim.medium is Medium.OBJECT else world.disk.files
+            if claim.name not in stored:
+                world.oracle.report("claims point at existing objects", f"{partition}:{claim.offset_start}")
 
 
-async def check_inspected(world: World, live: list[PartitionId]) -> None:
-    """The doctor finds nothing but what was damaged on purpose, and every segment can be walked."""
-    inspector = Inspector(
-        world.server.client(), world.objects, MemorySegments(world.disk, world.clock, world.loop.luck)
+async def check_verified(world: World, live: list[PartitionId]) -> None:
+    """Checks that the verifier reports only damage that was injected, and can read every segment."""
+    verifier = LogVerifier(
+        world.server.client(), world.objects, MemorySegments(world.disk, world.clock, world.loop.rng)
     )
     for partition in live:
-        for trouble in (await inspector.inspect(partition)).troubles:
-            if not any(name in trouble for name in world.damaged):
-                world.witness.accuse("claims and bytes agree", f"{partition}: {trouble}")
+        for problem in (await verifier.verify(partition)).problems:
+            if not any(name in problem for name in world.damaged):
+                world.oracle.report("claims match the stored bytes", f"{partition}: {problem}")
 
 
 async def check_readable(world: World, broker: Host, partition: PartitionId) -> None:
-    """The whole log, from its first offset to its end."""
-    log = world.witness.log(partition)
+    """Reads the whole log, from its first offset to its end."""
+    log = world.oracle.log(partition)
     reader = Reader(world)
     offset = 0
     while offset < log.end:
-        found = await reader.read(broker, partition, offset)
-        if found is None or found.offset_next <= offset:
-            world.witness.accuse(
-                "what is acknowledged is readable", f"{broker.name} cannot read {partition}:{offset} ({found})"
+        result = await reader.read(broker, partition, offset)
+        if result is None or result.offset_next <= offset:
+            world.oracle.report(
+                "acknowledged records are readable", f"{broker.name} cannot read {partition}:{offset} ({result})"
             )
             return
-        offset = found.offset_next
+        offset = result.offset_next
 
 
-def check_moved(world: World, live: list[PartitionId]) -> None:
-    """Whoever was at it all the time has moved everything by now, if he heard of it."""
-    weather = world.mood.weather
-    if world.mood.pipelines and world.mood.moves == 1.0 and (weather.events_made_up_s_max or not weather.event_lost):
+def check_pipelines_finished(world: World, live: list[PartitionId]) -> None:
+    """Checks that pipelines that ran all the time, and lost no watch event for ever, have moved all records."""
+    faults = world.scenario.faults
+    if (
+        world.scenario.pipelines
+        and world.scenario.moves == 1.0
+        and (faults.events_made_up_s_max or not faults.event_lost)
+    ):
         for partition in live:
             check_table(world, partition)
 
 
-async def check_move(world: World) -> None:
-    """A pipeline that nobody disturbs moves all of it, and the sweeper leaves nothing behind."""
+async def check_final_move(world: World) -> None:
+    """Checks that a pipeline without faults moves all records, and that garbage collection leaves nothing."""
     world.pipelines.clear()
     hosts: list[Host] = []
-    made: list[Pipeline] = []
+    pipelines: list[Pipeline] = []
 
     async def begin(host: Host) -> None:
-        made.append(Pipeline(world, host, PlanSettings()))
-        await made[0].start()
+        pipelines.append(Pipeline(world, host, PlanSettings()))
+        await pipelines[0].start()
 
     world.start(hosts, 0, "pipeline", begin)
     await asyncio.sleep(1.0)
-    (pipeline,), machine = made, hosts[0].machine
+    (pipeline,), machine = pipelines, hosts[0].machine
     try:
-        for pause_s in (120.0, 0.0):  # all is old by now, and what is not moved yet must stay
-            await machine.call(pipeline.sweep())
+        for pause_s in (120.0, 0.0):  # all objects are old now, and those that are not moved yet must stay
+            await machine.call(pipeline.collect())
             await asyncio.sleep(pause_s)
-        for _ in range(ROUNDS_MAX):
-            done = await machine.call(pipeline.round())
-            if not (done.moves or done.stuck or pipeline.changed.waiting):
+        for _ in range(MICRO_BATCHES_MAX):
+            done = await machine.call(pipeline.run_micro_batch())
+            if not (done.moves or done.stalled or pipeline.changed.waiting):
                 break
             await asyncio.sleep(60.0)
         for pause_s in (8 * HOUR, 120.0, 0.0):
-            await machine.call(pipeline.sweep())
+            await machine.call(pipeline.collect())
             await asyncio.sleep(pause_s)
         await machine.call(pipeline.repair_all())
-        await machine.call(pipeline.mirror_all())
+        await machine.call(pipeline.sync_delta())
         check_delta(world)
-        await machine.call(_without_orphans(world, hosts[0], pipeline.mirror))
+        await machine.call(_remove_orphans(world, hosts[0], pipeline.delta_sync))
     except LakestreamError as error:
-        world.witness.accuse("a calm pipeline works", repr(error))
+        world.oracle.report("a pipeline works without faults", repr(error))
         return
-    check_left(world)
+    check_no_garbage(world)
 
 
-async def _without_orphans(world: World, host: Host, mirror: DeltaMirror) -> None:
-    """Of commits of which nobody learned what became, files are left, which maintenance removes some day."""
-    listings = Listings(host.objects, host.catalog.locations)
-    for table_id in world.witness.tables.known():
+async def _remove_orphans(world: World, host: Host, delta_sync: DeltaSyncTask) -> None:
+    """Removes the files of commits with an unknown result, as maintenance does later."""
+    listings = LiveFileReader(host.objects, host.catalog.locations)
+    for table_id in world.oracle.tables.table_ids():
         with suppress(NoSuchTable):
-            kept = await mirror.listed(await host.catalog.load_id(table_id))
-            await remove_orphans(host.catalog, table_id, listings, await host.metadata.now_ms(), OLD_SOON, kept=kept)
+            kept = await delta_sync.listed(await host.catalog.load_id(table_id))
+            await remove_orphans(host.catalog, table_id, listings, await host.metadata.now_ms(), ORPHANS, kept=kept)
 
 
-def check_left(world: World) -> None:
-    """What is stored is needed: by a claim, or by a table."""
+def check_no_garbage(world: World) -> None:
+    """Checks that a claim or a table needs each stored object."""
     needed = {
         claim.name
-        for log in world.witness.logs.values()
-        if not log.gone
+        for log in world.oracle.logs.values()
+        if not log.deleted
         for claim in log.claims.values()
         if claim.offset_end > log.table_end
     }
     stored = {*world.objects._objects, *world.disk.files} - needed
-    left = sorted(name for name in stored if not world.witness.tables.may_be_there(name))
-    if left:
-        world.witness.accuse("nothing is left behind", f"{len(left)} objects nobody needs, as {left[0]}")
+    garbage = sorted(name for name in stored if not world.oracle.tables.may_exist(name))
+    if garbage:
+        world.oracle.report("no garbage remains", f"{len(garbage)} unneeded objects, such as {garbage[0]}")
 
 
 def check_delta(world: World) -> None:
-    """Once it is healed it has the files that Iceberg has."""
-    tables = world.witness.tables
-    for topic_id, dialect in world.dialects.items():
+    """Checks that the Delta tables have the files of the Iceberg tables."""
+    tables = world.oracle.tables
+    for topic_id, generator in world.generators.items():
         table = tables.of(topic_id)
-        if not dialect.delta or table.main is None or world.witness.log(PartitionId(topic_id, 0)).gone:
+        if not generator.delta or table.main is None or world.oracle.log(PartitionId(topic_id, 0)).deleted:
             continue
-        found = world.witness.delta.tables.get(f"{table.folder}/data")
-        if found is None or found.files != tables.snapshots[table.main]:
-            world.witness.accuse("Delta has what Iceberg has", f"the Delta table of {topic_id} is {found}")
+        delta_table = world.oracle.delta.tables.get(f"{table.folder}/data")
+        if delta_table is None or delta_table.files != tables.snapshots[table.main]:
+            world.oracle.report("Delta has the files of Iceberg", f"the Delta table of {topic_id} is {delta_table}")
 
 
 def check_table(world: World, partition: PartitionId) -> None:
-    """It has everything. That it has nothing else was seen at every commit."""
-    log, end = world.witness.log(partition), world.witness.tables.next_offset(partition)
+    """Checks that the table has all records. That it has no other rows was checked at every commit."""
+    log, end = world.oracle.log(partition), world.oracle.tables.next_offset(partition)
     if end != log.end or log.table_end != log.end:
-        world.witness.accuse(
-            "the table gets everything", f"{partition} is {end} of {log.end}, its table end {log.table_end}"
+        world.oracle.report(
+            "the table gets all records", f"{partition} is {end} of {log.end}, its table end {log.table_end}"
         )
 
 
-def check_bounded(world: World) -> None:
-    """Nothing waits any more, and what is kept in memory is bounded."""
+def check_queues_empty(world: World) -> None:
+    """Checks that no batch waits in a buffer of a broker."""
     for broker in world.brokers:
         for writer in broker.log._writers.values():
-            if writer.bytes_held:
-                world.witness.accuse("queues end empty", f"{broker.name} holds {writer.bytes_held} bytes")
+            if writer.bytes_in_flight:
+                world.oracle.report("queues are empty", f"{broker.name} buffers {writer.bytes_in_flight} bytes")

@@ -1,4 +1,4 @@
-"""The rules of groups and transactions, each of which can be switched off: see mutants.py."""
+"""Mutants of the rules of groups and transactions (see mutants.py)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,38 +6,38 @@ from typing import Any
 from msgspec.structs import replace
 from tests.simulation.mutant import Mutant
 
-from lakestream.batch import RecordBatch, control_batch
-from lakestream.coordination.groups import classic, offsets
-from lakestream.coordination.groups.coordinator import Groups
-from lakestream.coordination.groups.held import Held
-from lakestream.coordination.groups.offsets import Committer
-from lakestream.coordination.transactions import machine
+from lakestream.coordination.groups import classic_group, offset_rules
+from lakestream.coordination.groups.coordinator import GroupCoordinator
+from lakestream.coordination.groups.group_runtime import GroupRuntime
+from lakestream.coordination.groups.offset_rules import Committer
+from lakestream.coordination.transactions import state_machine
+from lakestream.coordination.transactions.completion import TransactionCompleter
 from lakestream.coordination.transactions.coordinator import TransactionCoordinator
-from lakestream.coordination.transactions.ending import Endings
-from lakestream.coordination.transactions.patrol import Patrol
-from lakestream.coordination.transactions.shelf import Shelf
-from lakestream.data.log import fold, log, struggle
+from lakestream.coordination.transactions.expiration import TransactionExpirer
+from lakestream.coordination.transactions.record_cache import TransactionRecordCache
+from lakestream.data.log import claim_retry, log, partition_state
 from lakestream.errors import Conflict, Fenced, LakestreamError, Missing
 from lakestream.metadata import keys
 from lakestream.metadata.claims import NO_TRANSACTION, BatchInfo
 from lakestream.metadata.group_records import offset_of, packed_offset
 from lakestream.metadata.groups import Groups as GroupRecords
-from lakestream.metadata.groups import StoredOffset, Written
+from lakestream.metadata.groups import GroupWriteResult, StoredOffset
 from lakestream.metadata.store import ANY, Put
 from lakestream.metadata.transactions import (
-    NOBODY,
+    NO_IDENTITY,
     Identity,
-    Known,
-    State,
+    StoredTransaction,
     Transaction,
     Transactions,
+    TransactionState,
     _encode,
 )
 from lakestream.model import PartitionId
+from lakestream.records.batch import RecordBatch, control_batch
 
 ANYWHERE = ("groups calm", "groups lossy", "groups zombies", "groups crashes")
 STORMY = ("groups zombies", "groups storm", "groups crashes")
-DOUBLED = ("groups doubled", "groups storm")
+TWO_COORDINATORS = ("groups two coordinators", "groups storm")
 ROUGH = ("groups lossy", "groups late", "groups storm")
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -45,52 +45,53 @@ ROUGH = ("groups lossy", "groups late", "groups storm")
 _write = GroupRecords.write
 
 
-async def _write_blindly(
-    self: GroupRecords, name: str, who: str, owner: int, some: Sequence[Any], group: Any
-) -> Written:
-    """Whatever is there."""
-    blind: Any = ANY
-    told = None if group is None else (group[0], blind)
-    return await _write(self, name, who, blind, [(one, committed, blind) for one, committed, _ in some], told)
+async def _write_unconditionally(
+    self: GroupRecords, name: str, owner_id: str, owner: int, offsets: Sequence[Any], group: Any
+) -> GroupWriteResult:
+    """Writes group and offsets whatever the stored versions are."""
+    any_version: Any = ANY
+    put_group = None if group is None else (group[0], any_version)
+    puts = [(partition, committed, any_version) for partition, committed, _ in offsets]
+    return await _write(self, name, owner_id, any_version, puts, put_group)
 
 
-async def _write_regardless(
-    self: GroupRecords, name: str, who: str, owner: int, some: Sequence[Any], group: Any
-) -> Written:
-    """Who was refused goes on with what it remembers."""
+async def _ignore_conflict(
+    self: GroupRecords, name: str, owner_id: str, owner: int, offsets: Sequence[Any], group: Any
+) -> GroupWriteResult:
+    """Continues with the cached group after a conflict."""
     try:
-        return await _write(self, name, who, owner, some, group)
+        return await _write(self, name, owner_id, owner, offsets, group)
     except Conflict:
-        return Written(None, {}, owner, frozenset())
+        return GroupWriteResult(None, {}, owner, frozenset())
 
 
-_refusal = offsets.commit_refusal
+_commit_error = offset_rules.commit_error
 
 
-def _any_generation(group: Any, who: Committer) -> Any:
-    return _refusal(group, who._replace(generation=getattr(group, "generation", who.generation)))
+def _any_generation(group: Any, identity: Committer) -> Any:
+    return _commit_error(group, identity._replace(generation=getattr(group, "generation", identity.generation)))
 
 
-def _anybody(group: Any, who: Committer) -> None:
+def _any_committer(group: Any, identity: Committer) -> None:
     return None
 
 
-_stranger = classic.stranger
+_unknown_member_error = classic_group.unknown_member_error
 
 
-def _by_instance(members: Mapping[str, Any], member_id: str, instance_id: str | None) -> Any:
-    """Who has the instance id is taken for the one that it was given to last."""
-    if instance_id is not None and classic.static_member(members, instance_id) is not None:
+def _accept_instance(members: Mapping[str, Any], member_id: str, instance_id: str | None) -> Any:
+    """Accepts any member with the instance id as its newest member."""
+    if instance_id is not None and classic_group.static_member(members, instance_id) is not None:
         return None
-    return _stranger(members, member_id, instance_id)
+    return _unknown_member_error(members, member_id, instance_id)
 
 
-async def _offsets_of_any_node(self: GroupRecords, name: str) -> dict[PartitionId, StoredOffset]:
-    found = (await self._store.scan(keys.offsets_folder(name), "", keys.OWNER_NAME)).records
-    return {keys.offset_partition(one.name): StoredOffset(offset_of(one), one.version) for one in found}
+async def _offsets_unconfirmed(self: GroupRecords, name: str) -> dict[PartitionId, StoredOffset]:
+    records = (await self._store.scan(keys.offsets_folder(name), "", keys.OWNER_NAME)).records
+    return {keys.offset_partition(record.name): StoredOffset(offset_of(record), record.version) for record in records}
 
 
-_end_joining = classic._Draft.end_joining
+_end_joining = classic_group._GroupBuilder.end_joining
 
 
 def _same_generation(self: Any, some_rules: Any) -> None:
@@ -99,51 +100,59 @@ def _same_generation(self: Any, some_rules: Any) -> None:
     self.generation = max(before, 1)
 
 
-_check_commit = Groups.check_commit
+_check_commit = GroupCoordinator.check_commit
 
 
-async def _certain_already(self: Groups, name: str, who: Committer, *, certain: bool) -> Any:
-    return None if certain else await _check_commit(self, name, who, certain=False)
+async def _skip_confirmed_check(self: GroupCoordinator, name: str, identity: Committer, *, confirmed: bool) -> Any:
+    return None if confirmed else await _check_commit(self, name, identity, confirmed=False)
 
 
 # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _save_blindly(self: Transactions, transactional_id: str, record: Transaction, known: Known | None) -> Known:
-    (stored,) = await self._store.put([Put(keys.transaction_key(transactional_id), _encode(record), ANY)])
-    if isinstance(stored, Exception):
-        raise stored
-    return Known(record, stored.version)
+async def _save_unconditionally(
+    self: Transactions, transactional_id: str, record: Transaction, stored: StoredTransaction | None
+) -> StoredTransaction:
+    (result,) = await self._store.put([Put(keys.transaction_key(transactional_id), _encode(record), ANY)])
+    if isinstance(result, Exception):
+        raise result
+    return StoredTransaction(record, result.version)
 
 
 _end = TransactionCoordinator.end
 
 
-async def _mark_first(self: TransactionCoordinator, transactional_id: str, who: Identity, **options: Any) -> Identity:
-    record = self._shelf.seen(transactional_id)
-    if record is not None and record.is_open and record.producer == who:
-        state = State.COMMITTING if options["commit"] else State.ABORTING
-        for one in record.partitions:
-            await self.endings._mark(one, replace(record, state=state, marking=who), True)
-    return await _end(self, transactional_id, who, **options)
+async def _write_markers_first(
+    self: TransactionCoordinator, transactional_id: str, identity: Identity, **options: Any
+) -> Identity:
+    record = self._cache.current(transactional_id)
+    if record is not None and record.is_open and record.producer == identity:
+        state = TransactionState.COMMITTING if options["commit"] else TransactionState.ABORTING
+        for partition in record.partitions:
+            await self.completer._write_marker(partition, replace(record, state=state, marking=identity), True)
+    return await _end(self, transactional_id, identity, **options)
 
 
-async def _mark_without_number(self: Endings, partition: PartitionId, record: Transaction, decided: bool) -> None:
+async def _mark_without_number(
+    self: TransactionCompleter, partition: PartitionId, record: Transaction, decided: bool
+) -> None:
     await _append_marker(self, partition, record, record.commits, NO_TRANSACTION)
 
 
-_mark = Endings._mark
+_write_marker = TransactionCompleter._write_marker
 
 
-async def _resume_as_abort(self: Endings, partition: PartitionId, record: Transaction, decided: bool) -> None:
+async def _resume_as_abort(
+    self: TransactionCompleter, partition: PartitionId, record: Transaction, decided: bool
+) -> None:
     if decided:
-        await _mark(self, partition, record, decided)
+        await _write_marker(self, partition, record, decided)
     else:
         await _append_marker(self, partition, record, False, record.number)
 
 
 async def _append_marker(
-    self: Endings, partition: PartitionId, record: Transaction, commits: bool, number: int
+    self: TransactionCompleter, partition: PartitionId, record: Transaction, commits: bool, number: int
 ) -> None:
     body = control_batch(*record.marking, commits, self._clock.now_ms(), 0)
     try:
@@ -152,11 +161,13 @@ async def _append_marker(
         return
 
 
-async def _right(self: Any, draft: Any) -> bool:
+async def _always_match(self: Any, draft: Any) -> bool:
     return True
 
 
-async def _from_memory(self: TransactionCoordinator, partition: PartitionId, batch: BatchInfo) -> int | LakestreamError:
+async def _from_request(
+    self: TransactionCoordinator, partition: PartitionId, batch: BatchInfo
+) -> int | LakestreamError:
     return batch.transaction
 
 
@@ -164,48 +175,59 @@ _put_offsets = TransactionCoordinator.put_offsets
 
 
 async def _commit_offsets_early(
-    self: TransactionCoordinator, transactional_id: str, who: Identity, group: str, some: Any, protocol: int
+    self: TransactionCoordinator, transactional_id: str, identity: Identity, group: str, offsets: Any, protocol: int
 ) -> None:
-    await _put_offsets(self, transactional_id, who, group, some, protocol)
-    record = self._shelf.seen(transactional_id)
+    await _put_offsets(self, transactional_id, identity, group, offsets, protocol)
+    record = self._cache.current(transactional_id)
     if record is not None:
         await self._records.commit_offsets(record)
 
 
-_ended = machine.ended
+_ended = state_machine.completed
 
 
-async def _commit_offsets_always(self: Shelf, transactional_id: str, record: Transaction, known: Known | None) -> Known:
-    """Also those of a transaction that was aborted."""
-    if known is not None and known.record.is_ending and known.record.offsets:
-        await self._records.commit_offsets(known.record)
-    return await _save(self, transactional_id, record, known)
+async def _commit_offsets_always(
+    self: TransactionRecordCache, transactional_id: str, record: Transaction, stored: StoredTransaction | None
+) -> StoredTransaction:
+    """Commits the offsets of aborted transactions, too."""
+    if stored is not None and stored.record.is_ending and stored.record.offsets:
+        await self._records.commit_offsets(stored.record)
+    return await _save(self, transactional_id, record, stored)
 
 
-_save = Shelf.save
+_save = TransactionRecordCache.save
 
 
-async def _commit_offsets_blindly(self: Transactions, record: Transaction) -> None:
+async def _commit_offsets_unconditionally(self: Transactions, record: Transaction) -> None:
     puts = [
-        Put(keys.offset_key(group, one.partition), packed_offset(one.committed), ANY)
-        for group, some in record.offsets.items()
-        for one in some
+        Put(keys.offset_key(group, offset.partition), packed_offset(offset.committed), ANY)
+        for group, offsets in record.offsets.items()
+        for offset in offsets
     ]
-    for answer in await self._store.put(puts):
-        if isinstance(answer, Exception):
-            raise answer
+    for result in await self._store.put(puts):
+        if isinstance(result, Exception):
+            raise result
 
 
-async def _conflict_is_newer(self: GroupRecords, name: str, wanted: Mapping[PartitionId, Any]) -> None:
-    """Whoever was faster is taken for the later one."""
-    await self._put_offsets(name, {one: (wish.committed, wish.base) for one, wish in wanted.items()}, {})
+async def _keep_stored_offset(self: GroupRecords, name: str, offsets: Mapping[PartitionId, Any]) -> None:
+    """Keeps the stored offset on a conflict, even if it was requested earlier."""
+    puts = {partition: (offset.committed, offset.base) for partition, offset in offsets.items()}
+    await self._put_offsets(name, puts, {})
+
+
+async def _register_once(self: TransactionCoordinator, group: str, transactional_id: str, transaction: Any) -> None:
+    """Registers an id with a group once, although the entry is deleted when a transaction completes."""
+    await _register_group(self, group, transactional_id, transaction._replace(number=0))
+
+
+_register_group = TransactionCoordinator._register_group
 
 
 async def _nothing_pending(self: TransactionCoordinator, group: str) -> set[PartitionId]:
     return set()
 
 
-async def _not_held(self: TransactionCoordinator, *_: Any) -> None:
+async def _no_check(self: TransactionCoordinator, *_: Any) -> None:
     return None
 
 
@@ -213,54 +235,54 @@ def _same_identity(producer: Identity, fresh_id: int) -> Identity:
     return producer
 
 
-_timed_out = Patrol._timed_out
+_timed_out = TransactionExpirer._timed_out
 
 
-def _abort_decided(self: Patrol, record: Transaction | None) -> Transaction:
-    if record is not None and record.state is State.COMMITTING:
-        return replace(record, state=State.ABORTING)
+def _abort_decided(self: TransactionExpirer, record: Transaction | None) -> Transaction:
+    if record is not None and record.state is TransactionState.COMMITTING:
+        return replace(record, state=TransactionState.ABORTING)
     return _timed_out(self, record)
 
 
-_owned = machine._owned
+_validated = state_machine._validated
 
 
-def _any_epoch(record: Transaction | None, who: Identity) -> Transaction:
-    known = record is not None and record.producer.producer_id == who.producer_id
-    return _owned(record, record.producer if known and record is not None else who)
+def _accept_any_epoch(record: Transaction | None, identity: Identity) -> Transaction:
+    is_own_id = record is not None and record.producer.producer_id == identity.producer_id
+    return _validated(record, record.producer if is_own_id and record is not None else identity)
 
 
-def _just_forget(record: Transaction, now_ms: int, last: Identity = NOBODY) -> Transaction:
-    """What is open is taken for ended at once."""
+def _forget_open(record: Transaction, now_ms: int, last: Identity = NO_IDENTITY) -> Transaction:
+    """Marks an open transaction as completed without markers."""
     above = Identity(record.producer.producer_id, record.producer.epoch + 1)
-    return replace(_ended(replace(record, state=State.ABORTING), now_ms), producer=above, last=last)
+    return replace(_ended(replace(record, state=TransactionState.ABORTING), now_ms), producer=above, last=last)
 
 
-def _open_over(record: Transaction | None, who: Identity, protocol: int, now_ms: int) -> Transaction:
-    """The next one begins while the one before is ending."""
+def _open_during_end(record: Transaction | None, identity: Identity, protocol: int, now_ms: int) -> Transaction:
+    """Begins the next transaction while the previous one is ending."""
     if record is not None and record.is_ending:
         record = _ended(record, now_ms)
-    return _opened(record, who, protocol, now_ms)
+    return _opened(record, identity, protocol, now_ms)
 
 
-_opened = machine._opened
+_opened = state_machine._opened
 
 
-async def _change_from_memory(self: Shelf, transactional_id: str, decide: Any) -> Known:
-    """What is refused is refused by what this broker remembers."""
-    known = self._known.get(transactional_id) or await self.load(transactional_id)
+async def _change_from_cache(self: TransactionRecordCache, transactional_id: str, decide: Any) -> StoredTransaction:
+    """Decides and rejects by the cached record."""
+    stored = self._cached.get(transactional_id) or await self.load(transactional_id)
     while True:
-        seen = self._seen(transactional_id, known)
-        record = decide(seen)
-        if record is seen and known is not None and record is not None:
-            return Known(record, known.version)
+        effective = self._effective(transactional_id, stored)
+        record = decide(effective)
+        if record is effective and stored is not None and record is not None:
+            return StoredTransaction(record, stored.version)
         try:
-            return await self.save(transactional_id, record, known)
+            return await self.save(transactional_id, record, stored)
         except Conflict:
-            known = await self.load(transactional_id)
+            stored = await self.load(transactional_id)
 
 
-def _to_the_end(self: fold.Fold) -> int:
+def _end_as_stable(self: partition_state.PartitionState) -> int:
     return self.offset_end
 
 
@@ -270,148 +292,182 @@ def _none_aborted(self: log.Log, *_: Any) -> list[Any]:
 
 COORDINATION_MUTANTS = (
     Mutant(
-        "a group is written by whose turn it is",
-        "every write succeeds",
-        [(GroupRecords, "write", _write_blindly)],
+        "a group is written by compare-and-set",
+        "every write of a group succeeds",
+        [(GroupRecords, "write", _write_unconditionally)],
         STORMY,
     ),
     Mutant(
-        "who lost its turn forgets the group",
-        "what is in memory stays after a lost compare-and-set",
-        [(GroupRecords, "write", _write_regardless)],
-        DOUBLED,
+        "a broker drops a group after a conflict",
+        "the group in memory stays after a conflict",
+        [(GroupRecords, "write", _ignore_conflict)],
+        TWO_COORDINATORS,
     ),
     Mutant(
-        "nobody hears of a step before it is stored",
-        "members are told at once",
-        [(Held, "_unstored", property(lambda self: None))],
+        "no response is sent before its state change is stored",
+        "responses are sent immediately",
+        [(GroupRuntime, "_unstored", property(lambda self: None))],
         STORMY,
     ),
     Mutant(
-        "each rebalance is a generation",
-        "the number stays",
-        [(classic._Draft, "end_joining", _same_generation)],
+        "each rebalance increments the generation",
+        "the generation stays",
+        [(classic_group._GroupBuilder, "end_joining", _same_generation)],
         ANYWHERE,
     ),
     Mutant(
-        "a commit is of the newest generation",
+        "commits need the newest generation",
         "any generation may commit",
-        [(offsets, "commit_refusal", _any_generation)],
-        ANYWHERE,
-    ),
-    Mutant("only members commit", "anybody may commit", [(offsets, "commit_refusal", _anybody)], ANYWHERE),
-    Mutant(
-        "an instance id is its newest member's",
-        "the one before may go on",
-        [(classic, "stranger", _by_instance), (offsets, "stranger", _by_instance)],
+        [(offset_rules, "commit_error", _any_generation)],
         ANYWHERE,
     ),
     Mutant(
-        "committed offsets are read for certain",
-        "an old leader says how far a group is",
-        [(GroupRecords, "offsets", _offsets_of_any_node)],
+        "commits need a member", "any client may commit", [(offset_rules, "commit_error", _any_committer)], ANYWHERE
+    ),
+    Mutant(
+        "an instance id belongs to its newest member",
+        "the previous member of an instance id stays valid",
+        [
+            (classic_group, "unknown_member_error", _accept_instance),
+            (offset_rules, "unknown_member_error", _accept_instance),
+        ],
+        ANYWHERE,
+    ),
+    Mutant(
+        "committed offsets are read with confirmation",
+        "committed offsets are read from an old leader",
+        [(GroupRecords, "offsets", _offsets_unconfirmed)],
         ("groups deposed",),
     ),
     Mutant(
-        "a member is checked once more",
-        "offsets become part of a transaction by one look from memory",
-        [(Groups, "check_commit", _certain_already)],
-        DOUBLED,
+        "a member is checked again with confirmation",
+        "offsets are added to a transaction after a check of the cached group",
+        [(GroupCoordinator, "check_commit", _skip_confirmed_check)],
+        TWO_COORDINATORS,
     ),
     Mutant(
-        "a transaction is changed at the version that is known",
-        "every change succeeds",
-        [(Transactions, "save", _save_blindly)],
+        "a transaction is changed by compare-and-set",
+        "every change of a transaction succeeds",
+        [(Transactions, "save", _save_unconditionally)],
         STORMY,
     ),
     Mutant(
-        "a decision is stored before the logs hear of it",
-        "markers go out first",
-        [(TransactionCoordinator, "end", _mark_first)],
+        "a decision is stored before markers are written",
+        "markers are written first",
+        [(TransactionCoordinator, "end", _write_markers_first)],
         ANYWHERE,
     ),
-    Mutant("a marker has a number", "markers without one", [(Endings, "_mark", _mark_without_number)], ANYWHERE),
     Mutant(
-        "an end is resumed as it was decided",
-        "what another began is aborted",
-        [(Endings, "_mark", _resume_as_abort)],
+        "a marker has a transaction number",
+        "markers have no transaction number",
+        [(TransactionCompleter, "_write_marker", _mark_without_number)],
+        ANYWHERE,
+    ),
+    Mutant(
+        "an end is resumed with its stored decision",
+        "an end that another broker began is aborted",
+        [(TransactionCompleter, "_write_marker", _resume_as_abort)],
         STORMY,
     ),
     Mutant(
-        "a transaction is asked for before it begins in a log",
-        "what was known when the batch came is believed",
-        [(struggle._Struggle, "_is_right", _right)],
+        "the transaction of a batch is checked before its claim",
+        "the check when the batch arrived is sufficient",
+        [(claim_retry._RetryLoop, "_transactions_match", _always_match)],
         STORMY,
     ),
     Mutant(
-        "it is asked of the store",
-        "what is in memory is believed",
-        [(TransactionCoordinator, "transaction_of", _from_memory)],
+        "the transaction of a batch is read from the store",
+        "the cached transaction is used",
+        [(TransactionCoordinator, "transaction_of", _from_request)],
         STORMY,
     ),
     Mutant(
         "offsets wait for the decision",
-        "offsets are committed as they come",
+        "offsets are committed immediately",
         [(TransactionCoordinator, "put_offsets", _commit_offsets_early)],
         ANYWHERE,
     ),
     Mutant(
         "offsets of an aborted transaction are dropped",
-        "they are committed all the same",
-        [(Shelf, "save", _commit_offsets_always)],
+        "offsets of an aborted transaction are committed",
+        [(TransactionRecordCache, "save", _commit_offsets_always)],
         ANYWHERE,
     ),
     Mutant(
-        "an offset replaces the one that it was meant for",
-        "an end that comes late covers newer offsets",
-        [(Transactions, "commit_offsets", _commit_offsets_blindly)],
+        "an offset replaces only its base version",
+        "a late end overwrites newer offsets",
+        [(Transactions, "commit_offsets", _commit_offsets_unconditionally)],
         ("groups late", "groups storm"),
     ),
     Mutant(
-        "of two offsets the one stays that was asked for later",
-        "the one that is there",
-        [(GroupRecords, "commit_asked", _conflict_is_newer)],
+        "of two offsets the later request wins",
+        "the stored offset wins",
+        [(GroupRecords, "commit_transaction_offsets", _keep_stored_offset)],
         ("groups calm",),
     ),
     Mutant(
-        "offsets that may change are not told",
-        "who asks for stable ones is told the old",
+        "pending offsets are not returned",
+        "a fetch of stable offsets returns the old ones",
         [(TransactionCoordinator, "pending", _nothing_pending)],
         ROUGH,
     ),
     Mutant(
-        "a group is held before its versions are read",
-        "they are read while the transaction before is ending",
-        [(TransactionCoordinator, "hold_group", _not_held)],
+        "each transaction is registered with its groups",
+        "only the first one is pending",
+        [(TransactionCoordinator, "_register_group", _register_once)],
         ROUGH,
     ),
-    Mutant("a new producer has a new epoch", "all have the same", [(machine, "_next", _same_identity)], ANYWHERE),
-    Mutant("an epoch of the past is fenced", "any epoch will do", [(machine, "_owned", _any_epoch)], ANYWHERE),
     Mutant(
-        "a time-out aborts only what is open",
-        "what was decided is aborted",
-        [(Patrol, "_timed_out", _abort_decided)],
+        "a group is locked before its versions are read",
+        "versions are read while the previous transaction is ending",
+        [(TransactionCoordinator, "ensure_group", _no_check)],
         ROUGH,
     ),
-    Mutant("what is open is aborted in its logs", "it is forgotten", [(machine, "fenced", _just_forget)], ANYWHERE),
     Mutant(
-        "the next begins when the last has ended", "it begins at once", [(machine, "_opened", _open_over)], ANYWHERE
+        "a new producer has a new epoch",
+        "all producers have the same epoch",
+        [(state_machine, "_next_identity", _same_identity)],
+        ANYWHERE,
     ),
     Mutant(
-        "a refusal is read for certain",
-        "memory refuses",
-        [(Shelf, "change", _change_from_memory)],
+        "an old epoch is fenced",
+        "any epoch is accepted",
+        [(state_machine, "_validated", _accept_any_epoch)],
+        ANYWHERE,
+    ),
+    Mutant(
+        "a timeout aborts only open transactions",
+        "a committed transaction is aborted",
+        [(TransactionExpirer, "_timed_out", _abort_decided)],
+        ROUGH,
+    ),
+    Mutant(
+        "an open transaction gets abort markers",
+        "an open transaction is forgotten",
+        [(state_machine, "fenced", _forget_open)],
+        ANYWHERE,
+    ),
+    Mutant(
+        "a transaction begins when the previous one has ended",
+        "a transaction begins immediately",
+        [(state_machine, "_opened", _open_during_end)],
+        ANYWHERE,
+    ),
+    Mutant(
+        "a request is rejected only after a confirmed read",
+        "a request is rejected by the cached record",
+        [(TransactionRecordCache, "change", _change_from_cache)],
         STORMY,
     ),
     Mutant(
-        "readers of committed records stop at the stable offset",
-        "they get all",
-        [(fold.Fold, "last_stable_offset", property(_to_the_end))],
+        "readers of committed records stop at the last stable offset",
+        "readers of committed records get all records",
+        [(partition_state.PartitionState, "last_stable_offset", property(_end_as_stable))],
         ("groups calm", "groups zombies"),
     ),
     Mutant(
-        "readers hear what was aborted",
-        "they hear of nothing",
+        "fetch responses list aborted transactions",
+        "fetch responses list no aborted transactions",
         [(log.Log, "aborted", _none_aborted)],
         ("groups calm",),
     ),

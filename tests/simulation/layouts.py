@@ -1,7 +1,7 @@
-"""How the tables of a run are partitioned and sorted, and who changes that while it goes on.
+"""Partition specs and sort orders of the tables of a run.
 
-Terms are of columns that values bring sooner or later, never, under another name, or with another type; of the stream's
-own; of keys. What cannot be had is left out, and stops nothing.
+Terms name columns of values that appear early, late or never, under another name or with another type; columns of
+`_stream`; and columns of keys. A term that is not possible yet is left out and does not stop the topic.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from random import Random
 from typing import Final, NamedTuple
 from unittest.mock import patch
 
-from tests.simulation.world import Mood
+from tests.simulation.world import Scenario
 
 PARTITIONS: Final = (
     "bucket(3, label)",
@@ -40,8 +40,8 @@ FIRST_MS: Final = 1_700_000_000_000
 WINDOW_BYTES: Final = 600
 
 
-class Arranged(NamedTuple):
-    """As the settings of a topic say it."""
+class TableLayout(NamedTuple):
+    """Partitioning and sort order as the settings of a topic state them."""
 
     partition: str
     sort: str
@@ -51,26 +51,28 @@ class Arranged(NamedTuple):
         return {"lakestream.table.partition": self.partition, "lakestream.table.sort": self.sort}
 
 
-def drawn(luck: Random) -> Arranged:
-    return Arranged(luck.choice(PARTITIONS), luck.choice(SORTS))
+def draw_layout(rng: Random) -> TableLayout:
+    return TableLayout(rng.choice(PARTITIONS), rng.choice(SORTS))
 
 
-def timestamp_ms(luck: Random) -> int:
-    """Of a batch: of one of some hours and days, not in order."""
-    return FIRST_MS + luck.choice((0, 0, 1, 5, 40, -100)) * HOUR_MS
+def timestamp_ms(rng: Random) -> int:
+    """Returns the timestamp of a batch, from one of several hours and days, not in order."""
+    return FIRST_MS + rng.choice((0, 0, 1, 5, 40, -100)) * HOUR_MS
 
 
 @contextmanager
-def small_windows(mood: Mood) -> Iterator[None]:
-    """What is divided at once, and into how many files, is little here: or no run would ever come so far."""
-    if not mood.arranged:
+def small_windows(scenario: Scenario) -> Iterator[None]:
+    """Lowers the limits of the partitioned writer, so that the few records of a run exceed them."""
+    if not scenario.layouts:
         yield
         return
-    from lakestream.data.table import splitting
+    from lakestream.data.table.write import partitioned_writer
 
     with (
-        patch.object(splitting, "write_files", partial(splitting.write_files, window_bytes=WINDOW_BYTES)),
-        patch.object(splitting, "PARTITIONS_MAX", 6),
-        patch.object(splitting, "FILES_MAX", 4),
+        patch.object(
+            partitioned_writer, "write_files", partial(partitioned_writer.write_files, window_bytes=WINDOW_BYTES)
+        ),
+        patch.object(partitioned_writer, "PARTITIONS_MAX", 6),
+        patch.object(partitioned_writer, "FILES_MAX", 4),
     ):
         yield

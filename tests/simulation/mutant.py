@@ -1,4 +1,4 @@
-"""What a mutant is, and what many of them are made of."""
+"""`Mutant`, a rule switched off, and helpers that several mutants share."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 class Mutant(NamedTuple):
     name: str
     broken: str
-    """What the code does instead."""
+    """Behaviour of the code without the rule."""
     patches: Sequence[tuple[Any, str, Any]]
-    moods: tuple[str, ...] = ()
+    scenarios: tuple[str, ...] = ()
 
 
 def only_in(functions: tuple[str, ...], mutated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule that is used in several places, switched off in some."""
+    """Returns `real` with `mutated` in its place for callers of the given function names."""
 
     def rule(*args: Any, **options: Any) -> Any:
         caller = sys._getframe(1).f_code.co_name

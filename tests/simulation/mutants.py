@@ -1,7 +1,7 @@
-"""`make sim-mutants`: switches off the rules of the protocol one by one, and shows that the simulation catches each.
+"""`make sim-mutants`: switches off the rules of the protocol one by one, and checks that the simulation detects each.
 
-A rule that can be switched off unnoticed is not proven by the simulation: a survivor is a failure of this command. Each
-mutant is run in moods in which its rule matters, on seeds on which the real code holds.
+A rule whose mutant is not detected is not tested by the simulation: the command fails. Each mutant runs in scenarios in
+which its rule matters, on seeds on which the production code passes.
 """
 
 import argparse
@@ -16,33 +16,33 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from tests.simulation.consumer_group_mutants import CONSUMER_GROUP_MUTANTS
 from tests.simulation.coordination_mutants import COORDINATION_MUTANTS
-from tests.simulation.follower_mutants import FOLLOWER_MUTANTS
 from tests.simulation.mutant import Mutant, always, never, only_in
-from tests.simulation.scenarios import SURPRISE, UNHEARD, run
+from tests.simulation.scenarios import UNEXPECTED, UNRETRIEVED, run
 from tests.simulation.table_mutants import TABLE_MUTANTS
 from tests.simulation.typed_mutants import TYPED_MUTANTS
 
-from lakestream.batch import RecordBatch, rebased
-from lakestream.coordination.cluster import ClusterView
-from lakestream.data.log import claimer, fold, log, rules, struggle, view
-from lakestream.data.log.sweeper import Sweeper
-from lakestream.data.wal import buffer, format, media, reader, writer
+from lakestream.coordination.metadata_cache import MetadataCache
+from lakestream.data.log import claim_retry, claimer, log, partition_state, partition_view, rules, trim
+from lakestream.data.log.garbage_collector import WalGarbageCollector
+from lakestream.data.wal import buffer, format, frame_store, reader, writer
 from lakestream.data.wal.names import object_key
 from lakestream.errors import Missing, Unavailable
 from lakestream.metadata import claims, keys, topics
-from lakestream.metadata.claims import Claim, Claimed, Claims, Dated
+from lakestream.metadata.claims import Claim, Claimed, Claims, StoredClaim
 from lakestream.metadata.cluster import PRODUCER_ID_BLOCK, Cluster
 from lakestream.metadata.store import Put, Stored, put_one
 from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import PartitionId
-from lakestream.protocol.kafka import setbacks
 from lakestream.protocol.kafka.dispatch import Dispatcher
 from lakestream.protocol.kafka.errors import code_of
-from lakestream.protocol.kafka.handlers import fetch
+from lakestream.protocol.kafka.handlers.records import fetch, produce_checks
+from lakestream.records.batch import RecordBatch, rebased
 from lakestream.testing.simulation import SimLoop
 
 SEEDS_MAX = 400
+NAME_WIDTH = 70
 
 
 class Verdict(NamedTuple):
@@ -52,59 +52,61 @@ class Verdict(NamedTuple):
     runs: int
 
 
-# ── what broken code does ────────────────────────────────────────────────────────────────────────────────────────────
+# ── mutated functions of the log ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _remember_the_newest(self: claimer.Lane, item: Any, failure: claimer.Failure) -> None:
+def _remember_only_newest(self: claimer.PartitionQueue, item: Any, failure: claimer.FailedBatch) -> None:
     self.failures[item.batch.producer_id] = failure
 
 
-async def _create_over(self: Claims, wanted: Sequence[tuple[PartitionId, Claim]]) -> list[Any]:
-    """Write the claim whether or not one is there."""
-    answers: list[Any] = []
-    for partition, claim in wanted:
+async def _overwrite_claims(self: Claims, drafts: Sequence[tuple[PartitionId, Claim]]) -> list[Any]:
+    """Writes each claim even if another one exists."""
+    results: list[Any] = []
+    for partition, claim in drafts:
         key = keys.claim_key(partition, claim.offset_start)
-        (answer,) = await self._store.put([Put(key, claims._encode(claim))])
+        (result,) = await self._store.put([Put(key, claims._encode(claim))])
         floor = await self._store.get(keys.floor_key(partition), confirmed=True)
-        answers.append(
-            Claimed(answer.created_ms, None if floor is None else int(floor.value))
-            if isinstance(answer, Stored)
-            else answer
+        results.append(
+            Claimed(result.created_ms, None if floor is None else int(floor.value))
+            if isinstance(result, Stored)
+            else result
         )
-    return answers
+    return results
 
 
-async def _save_fold_blindly(self: Claims, partition: PartitionId, body: bytes, version: int | None) -> int:
+async def _save_state_unconditionally(self: Claims, partition: PartitionId, body: bytes, version: int | None) -> int:
     return (await put_one(self._store, keys.fold_key(partition), body)).version
 
 
-async def _raise_blindly(self: Claims, key: Any, offset: int, what: str) -> None:
+async def _raise_unconditionally(self: Claims, key: Any, offset: int, what: str) -> None:
     if await self._store.get(key, confirmed=True) is None:
-        raise Missing(f"{what} is gone")
+        raise Missing(f"{what} does not exist")
     await put_one(self._store, key, str(offset).encode())
 
 
-async def _bury_without_floor(self: Claims, partition: PartitionId) -> None:
-    await self.drop_below(partition, claims.END_OF_TIME)
+async def _delete_without_floor(self: Claims, partition: PartitionId) -> None:
+    await self.delete_below(partition, claims.END_OF_TIME)
     await self._store.delete(keys.fold_key(partition))
     await self._store.delete(keys.table_end_key(partition))
     await self._store.delete(keys.floor_key(partition))
 
 
-async def _no_turn(before: Any) -> None:
+async def _no_wait(before: Any) -> None:
     return None
 
 
-async def _nothing(self: Any, *_: Any) -> None:
+async def _do_nothing(self: Any, *_: Any) -> None:
     return None
 
 
-async def _believe_any_node(self: view.Views, seen: view.View, *, confirmed: bool = False) -> None:
-    await self._looks.look(("refresh", seen.partition), lambda: self._catch_up(seen, confirmed=False))
+async def _refresh_unconfirmed(
+    self: partition_view.PartitionViews, seen: partition_view.PartitionView, *, confirmed: bool = False
+) -> None:
+    await self._reads.read(("refresh", seen.partition), lambda: self._catch_up(seen, confirmed=False))
 
 
-def _trim_half_moved(chain: Sequence[Dated], floor: int, bound: int) -> int:
-    """Up to the end of the claim that holds the bound."""
+def _trim_partly_moved(chain: Sequence[StoredClaim], floor: int, bound: int) -> int:
+    """Trims up to the end of the claim that contains the bound."""
     point = floor
     for dated in chain:
         if dated.claim.offset_start >= bound:
@@ -113,76 +115,74 @@ def _trim_half_moved(chain: Sequence[Dated], floor: int, bound: int) -> int:
     return point
 
 
-def _counts_late(found: Any, created_ms: int) -> bool:
+def _delete_unclaimed(*, referenced: int, unclaimed: int, sealed: bool, age_ms: int) -> bool:
+    return not referenced
+
+
+async def _never_needed(self: WalGarbageCollector, stored: Any) -> bool:
     return False
 
 
-def _sweep_unclaimed(*, pinned: int, unclaimed: int, sealed: bool, age_ms: int) -> bool:
-    return not pinned
+def _delete_old(*, referenced: int, unclaimed: int, sealed: bool, age_ms: int) -> bool:
+    return age_ms > rules.ORPHAN_AFTER_MS or (not referenced and not unclaimed and sealed)
 
 
-async def _never_sure(self: Sweeper, stored: Any) -> bool:
-    return False
-
-
-def _sweep_old(*, pinned: int, unclaimed: int, sealed: bool, age_ms: int) -> bool:
-    return age_ms > rules.ORPHAN_AFTER_MS or (not pinned and not unclaimed and sealed)
-
-
-async def _store_dated_after(self: media.ObjectFrames, extents: Sequence[buffer.Extent], sequence: int) -> None:
-    """As the real one, but the time is taken when the put is over."""
+async def _store_dated_after(self: frame_store.ObjectFrames, extents: Sequence[buffer.Extent], sequence: int) -> None:
+    """Stores frames as the production code does, but dates them after the put."""
     before_ms = self._clock.now_ms()
     frame = format.encode(
-        [extent.part() for extent in extents], writer_id=self._writer_id, sequence=sequence, stored_ms=before_ms
+        [extent.data() for extent in extents], writer_id=self._writer_id, sequence=sequence, stored_ms=before_ms
     )
     name = object_key(before_ms, self._writer_id, sequence)
     await self._store.put(name, frame.buffers)
-    media._tell(extents, frame, buffer.Location(claims.Medium.OBJECT, name, 0, self._clock.now_ms()))
+    frame_store._set_locations(extents, frame, buffer.Location(claims.Medium.OBJECT, name, 0, self._clock.now_ms()))
 
 
-async def _drop_then_raise(self: Claims, partition: PartitionId, offset: int) -> None:
-    await self.drop_below(partition, offset)
+async def _delete_then_raise(self: Claims, partition: PartitionId, offset: int) -> None:
+    await self.delete_below(partition, offset)
     await self._raise(keys.floor_key(partition), offset, "log")
 
 
-async def _no_look(self: view.Views, seen: view.View, *, confirmed: bool = False) -> None:
+async def _no_refresh(
+    self: partition_view.PartitionViews, seen: partition_view.PartitionView, *, confirmed: bool = False
+) -> None:
     return None
 
 
-def _no_failure(self: claimer.Lane, *_: Any) -> None:
+def _no_failure(self: claimer.PartitionQueue, *_: Any) -> None:
     return None
 
 
-def _fail_nobody(self: claimer.Lane, extent: Any, error: Any) -> None:
+def _fail_no_batch(self: claimer.PartitionQueue, extent: Any, error: Any) -> None:
     return None
 
 
-_apply = fold.Fold.apply
+_apply = partition_state.PartitionState.apply
 
 
-def _apply_anywhere(self: fold.Fold, claim: Claim, created_ms: int) -> None:
-    """Whatever the last one was."""
+def _apply_with_gap(self: partition_state.PartitionState, claim: Claim, created_ms: int) -> None:
+    """Applies a claim even if it does not follow the last one."""
     self.offset_end = claim.offset_start
     _apply(self, claim, created_ms)
 
 
-def _any_marker_ends(producer: Any, marker: Any) -> bool:
+def _ends_by_any_marker(producer: Any, marker: Any) -> bool:
     return bool(producer.in_transaction)
 
 
-# ── what broken brokers do: the layer of Kafka's requests ────────────────────────────────────────────────────────────
+# ── mutated functions of Kafka requests ──────────────────────────────────────────────────────────────────────────────
 
 
 _handle = Dispatcher.handle
 
 
 def _begin_in_any_order(self: Dispatcher, connection: Any, frame: Any) -> Any:
-    """Each request takes its time before it is begun."""
+    """Begins each request after a random delay."""
 
     async def later() -> Any:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
-        await asyncio.sleep(loop.luck.random() * 0.01)
+        await asyncio.sleep(loop.rng.random() * 0.01)
         return await _handle(self, connection, frame)
 
     return later()
@@ -192,92 +192,94 @@ _READS: ContextVar[dict[Any, Any]] = ContextVar("reads")
 _read = log.Log.read
 
 
-def _handle_with_memory(self: Dispatcher, connection: Any, frame: Any) -> Any:
+def _handle_with_read_cache(self: Dispatcher, connection: Any, frame: Any) -> Any:
     work = _handle(self, connection, frame)
     if isinstance(work, asyncio.Future):
         return work
 
-    async def remembering() -> Any:
+    async def handle() -> Any:
         _READS.set({})
         return await work
 
-    return remembering()
+    return handle()
 
 
-async def _read_once(self: log.Log, partition: PartitionId, offset: int, bytes_max: int) -> Any:
-    """What a request has read it does not read again."""
+async def _read_once(
+    self: log.Log, partition: PartitionId, offset: int, bytes_max: int, *, committed: bool = False
+) -> Any:
+    """Returns the first result to all reads of one request."""
     reads = _READS.get({})
     if (partition, offset) in reads:
-        await asyncio.sleep(0.02)  # or it would ask again and again without end
+        await asyncio.sleep(0.02)  # so that a retry loop without progress takes virtual time
     else:
-        reads[partition, offset] = await _read(self, partition, offset, bytes_max)
+        reads[partition, offset] = await _read(self, partition, offset, bytes_max, committed=committed)
     return reads[partition, offset]
 
 
-async def _sleep_through(self: log.Log, ends: Any, timeout_ms: int) -> bool:
+async def _ignore_new_records(self: log.Log, ends: Any, timeout_ms: int) -> bool:
     await asyncio.sleep(timeout_ms / 1000)
     return False
 
 
-async def _from_the_first(self: Claims, partition: PartitionId) -> int:
+async def _start_at_zero(self: Claims, partition: PartitionId) -> int:
     return 0
 
 
-async def _raise_start_blindly(self: Claims, partition: PartitionId, offset: int) -> None:
+async def _raise_start_unconditionally(self: Claims, partition: PartitionId, offset: int) -> None:
     await put_one(self._store, keys.start_key(partition), str(offset).encode())
 
 
-_put_topics = ClusterView._put
+_put_topics = MetadataCache._put
 
 
-def _keep_old_ids(self: ClusterView, topics: dict[str, Topic]) -> None:
+def _keep_old_ids(self: MetadataCache, topics: dict[str, Topic]) -> None:
     before = self._names
     _put_topics(self, topics)
     self._names = {**before, **self._names}
 
 
-async def _take_block_blindly(self: Cluster) -> range:
+async def _take_block_unconditionally(self: Cluster) -> range:
     record = await self._store.get(keys.PRODUCER_IDS)
     start = 0 if record is None else int(record.value)
     await put_one(self._store, keys.PRODUCER_IDS, str(start + PRODUCER_ID_BLOCK).encode())
     return range(start, start + PRODUCER_ID_BLOCK)
 
 
-_picks = log._picks
+_select_batches = partition_view.select_batches
 
 
-def _only_what_fits(claims: list[Dated], offset: int, bytes_max: int) -> Any:
-    picks = _picks(claims, offset, bytes_max)
-    sizes = (pick.claim.batches[pick.batch] for pick in picks)
-    return picks if sum(batch.byte_end - batch.byte_start for batch in sizes) <= bytes_max else []
+def _only_batches_that_fit(claims: list[StoredClaim], offset: int, bytes_max: int) -> Any:
+    selected = _select_batches(claims, offset, bytes_max)
+    sizes = (ref.claim.batches[ref.number] for ref in selected)
+    return selected if sum(batch.byte_end - batch.byte_start for batch in sizes) <= bytes_max else []
 
 
-def _duplicate_nowhere(item: Any, duplicate: Any) -> buffer.Appended:
+def _duplicate_at_offset_zero(item: Any, duplicate: Any) -> buffer.Appended:
     return buffer.Appended(0, item.batch.record_count, duplicate=True)
 
 
-async def _topic_of_any_node(self: Topics, name: str) -> Topic:
+async def _topic_unconfirmed(self: Topics, name: str, *, confirmed: bool = False) -> Topic:
     record = await self._store.get(keys.topic_key(name))
     if record is None:
-        raise Missing(f"there is no topic {name}")
+        raise Missing(f"topic {name} does not exist")
     return _decode_topic(record)
 
 
 _decode_topic = topics._topic
 
 
-async def _topic_from_memory(self: ClusterView, name: str) -> Topic:
-    known = self.known(name)
-    if known is None:
-        raise Missing(f"there is no topic {name}")
-    return known
+async def _topic_from_cache(self: MetadataCache, name: str) -> Topic:
+    topic = self.cached_topic(name)
+    if topic is None:
+        raise Missing(f"topic {name} does not exist")
+    return topic
 
 
-async def _topics_of_any_node(self: ClusterView) -> None:
+async def _topics_unconfirmed(self: MetadataCache) -> None:
     self._put(await self._topics.all())
 
 
-def _nothing_at_all(*_: Any) -> None:
+def _do_nothing_sync(*_: Any) -> None:
     return None
 
 
@@ -285,282 +287,310 @@ HANDLED = ("kafka calm", "kafka cuts", "kafka lossy", "kafka crashes")
 
 MUTANTS = (
     Mutant(
-        "look before retry",
-        "a claim that met itself is taken for somebody else's",
-        [(rules, "is_mine", never)],
+        "a conflict with the broker's own claim is a success",
+        "a claim that conflicts with itself is taken for another writer's",
+        [(rules, "is_own_claim", never)],
         ("lossy", "late"),
     ),
     Mutant(
-        "a doubt that a trim has covered stays one",
-        "a lost claim that cannot be looked at any more is made again",
-        [(claimer.Lane, "fail_plain", _fail_nobody)],
-        ("swift",),
+        "an unknown result stays unknown after a trim",
+        "a claim with a lost response that was trimmed since is created again",
+        [(claimer.PartitionQueue, "fail_without_producer", _fail_no_batch)],
+        ("fast trims",),
     ),
     Mutant(
-        "a create that was repeated below leaves a doubt",
-        "the second answer of a client that tried twice is taken for the first",
-        [(struggle, "_leaves_doubt", lambda answer: isinstance(answer, Unavailable))],
-        ("swift",),
+        "a conflict after a retry in the store client leaves the result unknown",
+        "the response to the second attempt of a store client is taken for the first",
+        [(claim_retry, "_is_unclear", lambda result: isinstance(result, Unavailable))],
+        ("fast trims",),
     ),
     Mutant(
-        "seal order", "frames are claimed as they are stored", [(writer, "_turn_after", _no_turn)], ("lossy", "late")
+        "frames are claimed in seal order",
+        "frames are claimed as they are stored",
+        [(writer, "_wait_for_previous", _no_wait)],
+        ("lossy", "late"),
     ),
-    Mutant("create-only claim", "a claim is written over another one", [(Claims, "create", _create_over)]),
+    Mutant("claims are only created", "a claim overwrites another one", [(Claims, "create", _overwrite_claims)]),
     Mutant(
-        "fold before trim",
-        "the floor passes the stored fold",
+        "the partition state is stored before a trim",
+        "the floor passes the stored partition state",
         [
-            (rules, "trim_bound", lambda upto, table_end, fold_offset: min(upto, table_end)),
-            (log.Log, "_save_fold_before_trim", _nothing),
+            (rules, "trim_bound", lambda upto, table_end, saved_offset: min(upto, table_end)),
+            (trim.Trimmer, "_save_state", _do_nothing),
         ],
         ("trims",),
     ),
     Mutant(
-        "fold only forward",
-        "an old fold replaces a newer one",
-        [(Claims, "save_fold", _save_fold_blindly)],
+        "the partition state moves only forward",
+        "an old partition state replaces a newer one",
+        [(Claims, "save_state", _save_state_unconditionally)],
         ("zombies", "late", "trims"),
     ),
     Mutant(
-        "table end and floor only forward",
-        "an old end replaces a newer one",
-        [(Claims, "_raise", _raise_blindly)],
+        "table end and floor move only forward",
+        "an old table end or floor replaces a newer one",
+        [(Claims, "_raise", _raise_unconditionally)],
         ("late", "trims", "storm"),
     ),
     Mutant(
-        "floor check after a create",
-        "a create below the floor counts",
-        [(rules, "floor_allows", only_in(("counts", "_fate"), always, rules.floor_allows))],
+        "the floor is checked after a create",
+        "a claim created below the floor is valid",
+        [(rules, "floor_allows", only_in(("is_valid_claim", "_outcome_of"), always, rules.floor_allows))],
         ("trims", "zombies"),
     ),
     Mutant(
-        "floor check in a scan",
-        "a scan from below the floor counts",
-        [(rules, "floor_allows", only_in(("take_in", "_load", "claims_from"), always, rules.floor_allows))],
+        "the floor is checked in a scan",
+        "a scan from below the floor is valid",
+        [(rules, "floor_allows", only_in(("apply_scan", "_load", "claims_from"), always, rules.floor_allows))],
         ("trims", "zombies"),
     ),
     Mutant(
-        "trim only what is wholly moved",
-        "a claim that is half in the table is dropped",
-        [(rules, "trim_point", _trim_half_moved)],
+        "only claims that are fully in the table are trimmed",
+        "a claim that is partly in the table is deleted",
+        [(rules, "trim_point", _trim_partly_moved)],
         ("trims",),
     ),
     Mutant(
-        "trim only what is in the table",
-        "claims are dropped before they are moved",
-        [(rules, "trim_bound", lambda upto, table_end, fold_offset: min(upto, fold_offset))],
+        "only records in the table are trimmed",
+        "claims are deleted before they are moved",
+        [(rules, "trim_bound", lambda upto, table_end, saved_offset: min(upto, saved_offset))],
         ("trims",),
     ),
-    Mutant("stale claims", "a claim counts however late it came", [(rules, "is_stale", never)], ("sleepers",)),
     Mutant(
-        "sweep of half-claimed objects",  # what is known of its size says the same, so both are off
-        "an object goes when what was claimed of it is dropped",
-        [(rules, "may_sweep", _sweep_unclaimed), (Sweeper, "_is_needed_surely", _never_sure)],
-    ),
-    Mutant(
-        "sweep spares what a claim names",
-        "an old object goes although it is claimed",
-        [(rules, "may_sweep", _sweep_old)],
+        "stale claims are ignored",
+        "a claim is valid however late it was created",
+        [(rules, "is_stale", never)],
         ("sleepers",),
     ),
     Mutant(
-        "sweep waits for late claims",
-        "unclaimed objects go after ten seconds",
+        "partly claimed objects are kept",  # the known size of an object has the same effect, so both are off
+        "an object is deleted when its known claims are deleted",
+        [(rules, "may_delete", _delete_unclaimed), (WalGarbageCollector, "_is_certainly_needed", _never_needed)],
+    ),
+    Mutant(
+        "claimed objects are kept",
+        "an old object is deleted although it is claimed",
+        [(rules, "may_delete", _delete_old)],
+        ("sleepers",),
+    ),
+    Mutant(
+        "garbage collection waits for late claims",
+        "unclaimed objects are deleted after ten seconds",
         [(rules, "ORPHAN_AFTER_MS", 10_000)],
         ("zombies", "trims"),
     ),
     Mutant(
-        # The floor check finds the same gaps, and whoever counts claims asserts that they follow: all three are off.
-        "gap check on opening",
-        "a chain with a gap is believed",
+        # The floor check detects the same gaps, and applying claims asserts that they follow: all three are off.
+        "gaps are detected when a log is loaded",
+        "claims with a gap are loaded",
         [
             (rules, "is_gapless", always),
             (rules, "floor_allows", only_in(("_load",), always, rules.floor_allows)),
-            (fold.Fold, "apply", _apply_anywhere),
+            (partition_state.PartitionState, "apply", _apply_with_gap),
         ],
         ("restarts",),
     ),
     Mutant(
-        "floor before claims are dropped",
-        "claims go before the floor is raised",
-        [(Claims, "raise_floor", _drop_then_raise)],
+        "the floor is raised before claims are deleted",
+        "claims are deleted before the floor is raised",
+        [(Claims, "raise_floor", _delete_then_raise)],
         ("trims",),
     ),
     Mutant(
-        "age counts from before the put",
-        "a claim is dated when its put is over",
-        [(media.ObjectFrames, "store", _store_dated_after)],
+        "the age of a claim starts before its put",
+        "a claim is dated after its put",
+        [(frame_store.ObjectFrames, "store", _store_dated_after)],
         ("sleepers",),
     ),
     Mutant(
-        "a missing object means that the table has it",
-        "a reader does not look at the floor again",
-        [(view.Views, "refresh", only_in(("_bytes_of",), _no_look, view.Views.refresh))],
+        "a reader refreshes the floor when an object is missing",
+        "a reader does not read the floor again",
+        [
+            (
+                partition_view.PartitionViews,
+                "refresh",
+                only_in(("_read_claims",), _no_refresh, partition_view.PartitionViews.refresh),
+            )
+        ],
         ("slow readers",),
     ),
     Mutant(
-        "who says that there is no more looks first",
-        "the end is told from memory",
-        [(view.Views, "refresh", only_in(("bounds", "_look_at_end"), _no_look, view.Views.refresh))],
+        "the end is refreshed before it is returned",
+        "the cached end is returned",
+        [
+            (
+                partition_view.PartitionViews,
+                "refresh",
+                only_in(("bounds", "_refresh_end"), _no_refresh, partition_view.PartitionViews.refresh),
+            )
+        ],
     ),
     Mutant(
-        "refusals from a confirmed view: appends",
-        "a batch is refused by what an old leader says",
+        "appends are rejected only after a confirmed read",
+        "a batch is rejected by the state of an old leader",
         [(rules, "needs_confirming", never)],
         ("deposed",),
     ),
     Mutant(
-        "refusals from a confirmed view: reads",
-        "an offset is refused by what an old leader says",
-        [(view.Views, "refresh", _believe_any_node)],
+        "reads are rejected only after a confirmed read",
+        "an offset is rejected by the state of an old leader",
+        [(partition_view.PartitionViews, "refresh", _refresh_unconfirmed)],
         ("deposed",),
     ),
-    Mutant("sequence check", "any sequence may follow", [(rules, "sequence_follows", always)]),
-    Mutant("epoch check", "an old incarnation may go on", [(rules, "epoch_is_current", always)]),
+    Mutant("sequences are checked", "any sequence may follow", [(rules, "sequence_follows", always)]),
+    Mutant("epochs are checked", "an old epoch is accepted", [(rules, "epoch_is_current", always)]),
     Mutant(
-        "checksum of a read", "bytes are served unchecked", [(reader, "verify", lambda data, name: RecordBatch(data))]
+        "checksums are verified on reads",
+        "bytes are returned without verification",
+        [(reader, "verify", lambda data, name: RecordBatch(data))],
     ),
     Mutant(
-        "a failed batch holds back the next",
-        "what follows a failed batch is appended",
-        [(claimer.Lane, "failure_of", _no_failure)],
+        "a batch after a failed one is rejected",
+        "a batch after a failed one is appended",
+        [(claimer.PartitionQueue, "failure_of", _no_failure)],
         ("lossy", "late"),
     ),
     Mutant(
-        "deletion raises the floor first",
-        "the records of a log go before its floor is raised",
-        [(Claims, "bury_log", _bury_without_floor)],
+        "deleting a log raises its floor first",
+        "the records of a log are deleted before its floor is raised",
+        [(Claims, "delete_log", _delete_without_floor)],
     ),
     Mutant(
         "a marker ends only its own transaction",
-        "a marker that comes late ends the next transaction",
-        [(fold, "_ends", _any_marker_ends)],
+        "a late marker ends the next transaction",
+        [(partition_state, "_ends", _ends_by_any_marker)],
         ("zombies", "storm", "late"),
     ),
-    # The layer of Kafka's requests, driven by Kafka clients.
+    # Rules of Kafka requests.
     Mutant(
-        "requests of a connection are begun in order",
-        "a produce request overtakes the one before it",
+        "requests of a connection begin in order",
+        "a produce request overtakes the previous one",
         [(Dispatcher, "handle", _begin_in_any_order)],
         ("kafka calm",),
     ),
     Mutant(
-        "a failed batch holds back those that arrive later",
-        "who was told of a failure is believed to know of it",
-        [(claimer.Failure, "is_before", never)],
+        "a failed batch rejects batches sent before its response",
+        "a producer is assumed to have received the response",
+        [(claimer.FailedBatch, "is_before", never)],
         ("kafka lossy", "kafka storm"),
     ),
     Mutant(
-        "a batch that never came to the log holds back the next",
-        "what fails on its way to the log is forgotten",
-        [(setbacks, "note", _nothing_at_all)],
-        ("kafka newcomers",),
+        "a batch that fails before the log rejects the next",
+        "failures before the log are forgotten",
+        [(produce_checks, "note", _do_nothing_sync)],
+        ("kafka new topics",),
     ),
     Mutant(
-        "all failures of a producer are one",
-        "the newest is remembered",
-        [(claimer.Lane, "_remember", _remember_the_newest)],
-        ("kafka newcomers",),
+        "consecutive failures of a producer are kept together",
+        "only the newest failure is kept",
+        [(claimer.PartitionQueue, "_remember", _remember_only_newest)],
+        ("kafka new topics",),
     ),
     Mutant(
-        "a retry is answered with its first offset",
-        "a duplicate gets any offset",
-        [(claimer, "_appended_before", _duplicate_nowhere)],
+        "a duplicate returns its first offset",
+        "a duplicate returns any offset",
+        [(claimer, "_appended_duplicate", _duplicate_at_offset_zero)],
         HANDLED,
     ),
     Mutant(
-        "a producer id is given once",
-        "two brokers take the same block of ids",
-        [(Cluster, "_take_block", _take_block_blindly)],
+        "producer ids are unique",
+        "two brokers reserve the same block of ids",
+        [(Cluster, "_take_block", _take_block_unconditionally)],
         HANDLED,
     ),
     Mutant(
         "a fetch reads again after its wait",
-        "a fetch answers what it read before it waited",
-        [(Dispatcher, "handle", _handle_with_memory), (log.Log, "read", _read_once)],
+        "a fetch returns what it read before its wait",
+        [(Dispatcher, "handle", _handle_with_read_cache), (log.Log, "read", _read_once)],
         HANDLED,
     ),
     Mutant(
-        "a long fetch is woken",
-        "who waits at the end waits until its time is over",
-        [(log.Log, "wait_any", _sleep_through)],
+        "new records end a waiting fetch",
+        "a waiting fetch waits until its timeout",
+        [(log.Log, "wait_any", _ignore_new_records)],
         ("kafka calm",),
     ),
     Mutant(
-        "the first batch is given whole",
-        "a batch that is larger than the limit is never given",
-        [(log, "_picks", _only_what_fits)],
+        "the first batch is returned whole",
+        "a batch that is larger than the limit is never returned",
+        [(log, "select_batches", _only_batches_that_fit)],
         HANDLED,
     ),
     Mutant(
-        "batches are given with their offsets",
-        "a batch says the offset that its producer wrote into it",
+        "batches are returned with their offsets",
+        "a batch has the offset that its producer wrote",
         [(log, "rebased", lambda batch, offset: rebased(batch, 0))],
         HANDLED,
     ),
     Mutant(
-        "who lists offsets looks first",
-        "the ends are told from memory",
-        [(view.Views, "refresh", only_in(("bounds",), _no_look, view.Views.refresh))],
+        "ListOffsets refreshes the ends",
+        "cached ends are returned",
+        [
+            (
+                partition_view.PartitionViews,
+                "refresh",
+                only_in(("bounds",), _no_refresh, partition_view.PartitionViews.refresh),
+            )
+        ],
         HANDLED,
     ),
     Mutant(
-        "the start of a log is respected",
-        "other brokers serve what was deleted",
-        [(Claims, "start", _from_the_first)],
+        "all brokers respect the log start offset",
+        "other brokers return deleted records",
+        [(Claims, "start", _start_at_zero)],
         HANDLED,
     ),
     Mutant(
-        "the start only forward",
+        "the log start offset moves only forward",
         "an old start replaces a newer one",
-        [(Claims, "raise_start", _raise_start_blindly)],
+        [(Claims, "raise_start", _raise_start_unconditionally)],
         HANDLED,
     ),
     Mutant(
-        "nothing is deleted beyond the end",
-        "any offset may be the start",
-        [(log.Log, "_look_at_end", only_in(("delete_before",), _nothing, log.Log._look_at_end))],
+        "DeleteRecords stops at the end",
+        "any offset may become the start",
+        [(log.Log, "_refresh_end", only_in(("delete_before",), _do_nothing, log.Log._refresh_end))],
         HANDLED,
     ),
     Mutant(
-        "an old topic id is nobody's",
-        "an id means the topic that has its name now",
-        [(ClusterView, "_put", _keep_old_ids)],
+        "the id of a deleted topic is unknown",
+        "the id refers to the topic that has its name now",
+        [(MetadataCache, "_put", _keep_old_ids)],
         HANDLED,
     ),
     Mutant(
-        "a topic is denied for certain: confirmed",
-        "a topic is denied by what an old leader says",
-        [(Topics, "get", _topic_of_any_node)],
+        "a topic is denied only after a confirmed read",
+        "a topic is denied by the state of an old leader",
+        [(Topics, "get", _topic_unconfirmed)],
         ("kafka deposed", "kafka storm"),
     ),
     Mutant(
-        "a topic is denied for certain: looked for",
-        "a topic is denied from memory",
-        [(ClusterView, "topic", _topic_from_memory)],
+        "a topic is denied only after a read",
+        "a topic is denied from the cache",
+        [(MetadataCache, "topic", _topic_from_cache)],
         HANDLED,
     ),
     Mutant(
-        "a topic whose log is gone is looked for anew",
-        "what is known of a topic stays, whatever its log says",
-        [(ClusterView, "forget_log", _nothing_at_all)],
+        "a topic with a deleted log is read again",
+        "the cached topic stays although its log is deleted",
+        [(MetadataCache, "evict_topic_of", _do_nothing_sync)],
         ("kafka lossy", "kafka storm"),
     ),
     Mutant(
-        "who looks at the topics is sure of them",
-        "an old leader says which topics there are, and nobody looks again",
-        [(ClusterView, "look_at_topics", _topics_of_any_node)],
+        "the list of topics is read with confirmation",
+        "the list of topics is read from an old leader",
+        [(MetadataCache, "refresh_topics", _topics_unconfirmed)],
         ("groups deposed",),
     ),
     Mutant(
-        "consumers are told what they retry",
-        "a fetch is answered with the codes of a produce request",
+        "fetches return errors that consumers retry",
+        "a fetch returns the error codes of a produce request",
         [(fetch, "code_in_fetch", code_of)],
         ("kafka lossy",),
     ),
 )
 
-ALL = (*MUTANTS, *TABLE_MUTANTS, *TYPED_MUTANTS, *COORDINATION_MUTANTS, *FOLLOWER_MUTANTS)
+ALL = (*MUTANTS, *TABLE_MUTANTS, *TYPED_MUTANTS, *COORDINATION_MUTANTS, *CONSUMER_GROUP_MUTANTS)
 
 
 @contextmanager
@@ -572,33 +602,33 @@ def _mutated(mutant: Mutant) -> Iterator[None]:
 
 
 def hunt(mutant_name: str, seeds_max: int) -> Verdict:
-    """The first seed on which the mutant is caught though the real code holds."""
-    (mutant,) = (one for one in ALL if one.name == mutant_name)
+    """Returns the first seed on which the mutant breaks a rule and the production code passes."""
+    (mutant,) = (mutant for mutant in ALL if mutant.name == mutant_name)
     for seed in range(seeds_max):
         with _mutated(mutant):
-            outcome = run(seed, moods=mutant.moods)
-        if outcome.violation is None or outcome.violation.rule in (SURPRISE, UNHEARD):
-            continue  # an exception that nobody foresaw may be the mutant's own fault
-        if run(seed, moods=mutant.moods).violation is None:
+            outcome = run(seed, scenarios=mutant.scenarios)
+        if outcome.violation is None or outcome.violation.rule in (UNEXPECTED, UNRETRIEVED):
+            continue  # an unexpected exception may come from the mutated function itself
+        if run(seed, scenarios=mutant.scenarios).violation is None:
             return Verdict(mutant.name, seed, outcome.violation.rule, seed + 1)
     return Verdict(mutant.name, None, "", seeds_max)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="give up on a mutant after so many")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="seeds to try for each mutant")
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     names = [mutant.name for mutant in ALL if options.only in mutant.name]
     survivors = 0
-    print(f"{'rule switched off':42} {'caught at seed':>14}  by")
+    print(f"{'rule switched off':{NAME_WIDTH}} {'detected at seed':>16}  by")
     with ProcessPoolExecutor(options.jobs, initializer=logging.disable) as pool:
         for verdict in pool.map(hunt, names, [options.seeds] * len(names)):
             survivors += verdict.seed is None
-            caught = f"SURVIVES {verdict.runs} runs" if verdict.seed is None else str(verdict.seed)
-            print(f"{verdict.mutant:42} {caught:>14}  {verdict.rule}", flush=True)
-    print(f"{len(names)} mutants, {len(names) - survivors} caught")
+            detected = f"SURVIVES {verdict.runs} runs" if verdict.seed is None else str(verdict.seed)
+            print(f"{verdict.mutant:{NAME_WIDTH}} {detected:>16}  {verdict.rule}", flush=True)
+    print(f"{len(names)} mutants, {len(names) - survivors} detected")
     return 1 if survivors else 0
 
 

@@ -1,4 +1,4 @@
-"""Rules of the way from the log into tables and back, switched off one by one (see mutants.py)."""
+"""Mutants of the rules of pipeline, table commits, maintenance and history reads (see mutants.py)."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -8,40 +8,41 @@ from typing import Any
 import msgspec
 from tests.simulation.mutant import Mutant, never, only_in
 
-from lakestream.catalog import append, catalog, expire, rewrite
-from lakestream.catalog.append import main_at
+from lakestream.catalog import catalog
 from lakestream.catalog.catalog import Catalog, LoadedTable
-from lakestream.catalog.data_files import MovedRange
-from lakestream.catalog.errors import CommitUnknown
-from lakestream.catalog.listing import partition_fields
-from lakestream.catalog.next_offsets import NEXT_OFFSETS, main_of
-from lakestream.catalog.orphans import remove_orphans
-from lakestream.catalog.pointers import Found, Pointers
-from lakestream.catalog.updates import AddSnapshot, SetSnapshotRef
-from lakestream.catalog.whole_tag import WHOLE_TAG
-from lakestream.data.log.log import Bounds, Log
-from lakestream.data.table import replay
-from lakestream.data.table.replay import Replay
-from lakestream.data.table.rows import joined
-from lakestream.data.table.snapshots import Snapshots, Table
+from lakestream.catalog.errors import CommitStateUnknown
+from lakestream.catalog.manifests.data_file import MovedRange
+from lakestream.catalog.operations import append, expire_snapshots, rewrite_files
+from lakestream.catalog.operations.append import set_main
+from lakestream.catalog.operations.remove_orphan_files import remove_orphans
+from lakestream.catalog.pointers import Pointers, TableEntry
+from lakestream.catalog.table_metadata.updates import AddSnapshot, SetSnapshotRef
+from lakestream.catalog.topic_table.offsets import NEXT_OFFSETS, main_of
+from lakestream.catalog.topic_table.transactions_tag import WHOLE_TAG
+from lakestream.data.log.log import Log, Offsets
+from lakestream.data.table.arrow.row_arrays import joined
+from lakestream.data.table.read import history_reader
+from lakestream.data.table.read.history_reader import HistoryReader
+from lakestream.data.table.read.snapshots import Snapshots, TableSnapshot
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata import keys
-from lakestream.metadata.claims import Claim, Claims, Kind
+from lakestream.metadata.claims import BatchKind, Claim, Claims
 from lakestream.metadata.store import put_one
 from lakestream.model import PartitionId
-from lakestream.pipeline import backlog, rounds
-from lakestream.pipeline.backlog import backlog_of
-from lakestream.pipeline.maintenance import maintain
-from lakestream.pipeline.plan import Backlog, Spot
-from lakestream.pipeline.rounds import Rounds
-from lakestream.pipeline.whole import Part, Transaction, Whereabouts
-from lakestream.pipeline.whole import joined as joined_part
+from lakestream.pipeline import backlog, commit, micro_batch
+from lakestream.pipeline.backlog import read_backlog
+from lakestream.pipeline.commit import TableCommits
+from lakestream.pipeline.maintenance import service
+from lakestream.pipeline.micro_batch import MicroBatches
+from lakestream.pipeline.plan import Backlog, LogBatch
+from lakestream.pipeline.transaction_cut import TransactionId, TransactionPart, TransactionRanges
+from lakestream.pipeline.transaction_cut import joined as joined_part
 
 # ── plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Misread:
-    """A log that says something else of its transactions."""
+class _LogWithWrongTransactions:
+    """A log that returns wrong transactions."""
 
     def __init__(self, logs: Log, *, stable: bool = True, aborted: bool = True) -> None:
         self._logs = logs
@@ -49,34 +50,34 @@ class _Misread:
         self._aborted = aborted
         self.claims = logs.claims
 
-    async def bounds(self, partition: PartitionId) -> Bounds:
-        found = await self._logs.bounds(partition)
-        return found if self._stable else found._replace(stable=found.end)
+    async def bounds(self, partition: PartitionId) -> Offsets:
+        bounds = await self._logs.bounds(partition)
+        return bounds if self._stable else bounds._replace(stable=bounds.end)
 
     def aborted(self, partition: PartitionId, start: int, end: int) -> list[Any]:
         return self._logs.aborted(partition, start, end) if self._aborted else []
 
 
-async def _to_the_end(logs: Any, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
-    misread: Any = _Misread(logs, stable=False)
-    return await backlog_of(misread, partition, start, without_deleted=without_deleted)
+async def _read_to_the_end(logs: Any, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
+    log: Any = _LogWithWrongTransactions(logs, stable=False)
+    return await read_backlog(log, partition, start, without_deleted=without_deleted)
 
 
 async def _none_aborted(logs: Any, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
-    misread: Any = _Misread(logs, aborted=False)
-    return await backlog_of(misread, partition, start, without_deleted=without_deleted)
+    log: Any = _LogWithWrongTransactions(logs, aborted=False)
+    return await read_backlog(log, partition, start, without_deleted=without_deleted)
 
 
-async def _never_deleted(logs: Any, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
-    return await backlog_of(logs, partition, start, without_deleted=True)
+async def _without_deleted(logs: Any, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
+    return await read_backlog(logs, partition, start, without_deleted=True)
 
 
-def _late_ones_too(claim: Claim, created_ms: int, aborted: Any, deleted_to: int) -> Any:
+def _with_stale_claims(claim: Claim, created_ms: int, aborted: Any, deleted_to: int) -> Any:
     offset = claim.offset_start
     for batch in claim.batches:
         end = offset + batch.record_count
-        is_rows = batch.kind < Kind.COMMIT
-        yield Spot(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows)
+        is_rows = batch.kind < BatchKind.COMMIT
+        yield LogBatch(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows)
         offset = end
 
 
@@ -86,130 +87,130 @@ async def _trimmed_to_table_end(self: Claims, partition: PartitionId) -> int:
 
 # ── commit and trim ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-_commit = Rounds._commit
-_commit_one = Rounds._commit_one
+_commit = MicroBatches._commit
+_commit_one = TableCommits._commit
 _load_id = Catalog.load_id
 
 
-def _ends_anywhere(ranges: Sequence[MovedRange], starts: Mapping[int, int]) -> dict[int, int]:
+def _accept_any_start(ranges: Sequence[MovedRange], starts: Mapping[int, int]) -> dict[int, int]:
     return {moved.partition: max(moved.end, starts.get(moved.partition, 0)) for moved in ranges}
 
 
-async def _trim_first(self: Rounds, outcomes: Sequence[Any], done: Any) -> None:
+async def _trim_first(self: MicroBatches, outcomes: Sequence[Any], ranges: Any) -> Any:
     for outcome in outcomes:
         with suppress(LakestreamError):
             await self._claims.advance_table_end(outcome.move.partition, outcome.move.end)
-            self._sweeper.note_dropped(await self._logs.trim(outcome.move.partition, outcome.move.end))
-    await _commit(self, outcomes, done)
+            self._cleanup._gc.note_dropped(await self._log.trim(outcome.move.partition, outcome.move.end))
+    return await _commit(self, outcomes, ranges)
 
 
-async def _believe_in_the_plan(self: Rounds, topic_id: str, moved: Sequence[Any]) -> bool:
-    done = await _commit_one(self, topic_id, moved)
+async def _advance_beyond_commit(self: TableCommits, topic_id: str, moved: Sequence[Any], ranges: Any) -> bool:
+    done = await _commit_one(self, topic_id, moved, ranges)
     for one in moved:
         with suppress(LakestreamError):
-            await self._claims.advance_table_end(one.move.partition, one.move.end + 1)
+            await self._cleanup._claims.advance_table_end(one.move.partition, one.move.end + 1)
     return done
 
 
-async def _trim_what_was_refused(self: Rounds, topic_id: str, moved: Sequence[Any]) -> bool:
+async def _advance_after_rejection(self: TableCommits, topic_id: str, moved: Sequence[Any], ranges: Any) -> bool:
     try:
-        return await _commit_one(self, topic_id, moved)
+        return await _commit_one(self, topic_id, moved, ranges)
     except LakestreamError:
         for one in moved:
             with suppress(LakestreamError):
-                await self._claims.advance_table_end(one.move.partition, one.move.end)
+                await self._cleanup._claims.advance_table_end(one.move.partition, one.move.end)
         raise
 
 
-async def _remove_after_doubt(self: Rounds, topic_id: str, moved: Sequence[Any]) -> bool:
+async def _remove_after_unknown_result(self: TableCommits, topic_id: str, moved: Sequence[Any], ranges: Any) -> bool:
     try:
-        return await _commit_one(self, topic_id, moved)
-    except CommitUnknown:
+        return await _commit_one(self, topic_id, moved, ranges)
+    except CommitStateUnknown:
         await self._remove(moved)
         raise
 
 
-async def _surely_not_moved(self: Catalog, base: Found, file: Any, error: LakestreamError) -> Found | None:
+async def _assume_not_moved(self: Catalog, base: TableEntry, file: Any, error: LakestreamError) -> TableEntry | None:
     return None
 
 
-async def _short_log_is_proof(self: Catalog, base: Found, file: Any, error: LakestreamError) -> Found | None:
-    found = await self.pointers.find_id(base.table_id, confirmed=True)
-    if found.table.metadata_location == file.location:
-        return found
-    newest = await self._files.read(found.table.metadata_location)
+async def _trust_short_log(self: Catalog, base: TableEntry, file: Any, error: LakestreamError) -> TableEntry | None:
+    current = await self.pointers.find_id(base.table_id, confirmed=True)
+    if current.table.metadata_location == file.location:
+        return current
+    newest = await self._files.read(current.table.metadata_location)
     known = {entry["metadata-file"] for entry in newest.content["metadata-log"]}
-    return found if file.location in known else None
+    return current if file.location in known else None
 
 
-async def _move_blindly(self: Pointers, found: Found, metadata_location: str, location: str) -> Found:
-    moved = msgspec.structs.replace(found.table, metadata_location=metadata_location, location=location)
-    stored = await put_one(self._store, keys.table_key(found.table_id), msgspec.json.encode(moved))
-    return Found(found.table_id, moved, stored.version, stored.created_ms)
+async def _move_unconditionally(
+    self: Pointers, current: TableEntry, metadata_location: str, location: str
+) -> TableEntry:
+    moved = msgspec.structs.replace(current.table, metadata_location=metadata_location, location=location)
+    stored = await put_one(self._store, keys.table_key(current.table_id), msgspec.json.encode(moved))
+    return TableEntry(current.table_id, moved, stored.version, stored.created_ms)
 
 
-async def _load_anywhere(self: Catalog, table_id: str, *, confirmed: bool = False) -> LoadedTable:
+async def _load_unconfirmed(self: Catalog, table_id: str, *, confirmed: bool = False) -> LoadedTable:
     return await _load_id(self, table_id)
 
 
 # ── maintenance ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _on_any_main(self: Any, snapshot: Any, now: Any) -> list[Any]:
+def _replace_any_main(self: Any, snapshot: Any, now: Any) -> list[Any]:
     late = {**snapshot, "sequence-number": now["last-sequence-number"] + 1}
-    return [AddSnapshot(late), main_at(self._snapshot_id, now)]
+    return [AddSnapshot(late), set_main(self._snapshot_id, now)]
 
 
-async def _young_orphans(
+async def _remove_young_orphans(
     catalog: Any, table_id: str, listings: Any, now_ms: int, settings: Any, after: str, kept: Any
 ) -> Any:
     return await remove_orphans(catalog, table_id, listings, now_ms, replace(settings, age_ms=1_000), after, kept)
 
 
-async def _all_that_went(listings: Any, before: Any, after: Any, gone: Any) -> list[str]:
-    """Also what snapshots that stay name."""
-    listed = await expire._manifests(listings, gone)
-    places = partition_fields(before)
-    return [path for one in listed.values() for path in (await listings.manifest(one, places)).named]
+async def _no_named_files(loaded: Any, listings: Any) -> set[str]:
+    """Returns no file, so that files of remaining snapshots are deleted, too."""
+    return set()
 
 
 # ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _any_table(self: Snapshots, partition: PartitionId, offset: int) -> Table:
+async def _newest_cached_table(self: Snapshots, partition: PartitionId, offset: int) -> TableSnapshot:
     return await self.newest(partition.topic_id, 10**9)
 
 
-async def _asked_once(self: Replay, partition: PartitionId, offset: int | None, ask: Any) -> Any:
-    table = await self._snapshots.reaching(partition, offset or 0)
+async def _query_once(self: HistoryReader, partition: PartitionId, offset: int | None, query: Any) -> Any:
+    table = await self._snapshots.covering(partition, offset or 0)
     try:
-        return await ask(table)
+        return await query(table)
     except Missing as error:
-        raise replay._missing(table, error) from error
+        raise history_reader._missing(table, error) from error
 
 
 # ── whole transactions ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _one_look(
+async def _ranges_of_backlogs(
     logs: Log, partitions: Sequence[PartitionId], starts: Mapping[int, int], backlogs: Sequence[Backlog]
-) -> Whereabouts:
-    """Only what is there to be moved is known of the transactions."""
-    found: dict[Transaction, dict[int, Part]] = {}
+) -> TransactionRanges:
+    """Returns the ranges of transactions within the backlogs only."""
+    ranges: dict[TransactionId, dict[int, TransactionPart]] = {}
     for one in backlogs:
-        for spot in one.spots:
+        for spot in one.batches:
             if spot.transaction is not None:
-                number, parts = one.partition.number, found.setdefault(spot.transaction, {})
+                number, parts = one.partition.number, ranges.setdefault(spot.transaction, {})
                 parts[number] = joined_part(parts.get(number), spot.offset, spot.offset_end)
-    return Whereabouts(found, {one.number: await logs.end_for_certain(one) for one in partitions})
+    return TransactionRanges(ranges, {one.number: await logs.confirmed_end(one) for one in partitions})
 
 
-def _all_is_whole(metadata: Any) -> dict[int, int]:
+def _none_incomplete(metadata: Any) -> dict[int, int]:
     return {}
 
 
-def _with_every_main(before: Any, after: Any) -> Any:
-    """The tag goes along, wherever it was."""
+def _tag_every_main(before: Any, after: Any) -> Any:
+    """Moves the tag to the new snapshot, wherever it was before."""
     main = main_of(after)
     is_new = main is not None and main != main_of(before) and WHOLE_TAG in before["refs"]
     offsets = [one["properties"].get(NEXT_OFFSETS) for one in (before, after)]
@@ -221,138 +222,141 @@ READ = ("tables", "slow readers")
 
 TABLE_MUTANTS = (
     Mutant(
-        "a range follows what the table has",
-        "files are committed wherever the table ends",
-        [(append, "ends_of", _ends_anywhere), (rounds, "ends_of", _ends_anywhere)],
+        "a range starts at the table's next offset",
+        "files are committed whatever the table's next offset is",
+        [(append, "ends_of", _accept_any_start), (commit, "ends_of", _accept_any_start)],
         TABLES,
     ),
     Mutant(
-        "a pointer moves from where it was seen",
-        "a table's pointer is written over",
-        [(Pointers, "move", _move_blindly)],
+        "a pointer is written by compare-and-set",
+        "a table's pointer is overwritten",
+        [(Pointers, "move", _move_unconditionally)],
         TABLES,
     ),
     Mutant(
-        "commit before trim", "what is to be committed is trimmed first", [(Rounds, "_commit", _trim_first)], TABLES
-    ),
-    Mutant(
-        "trim only what was committed",
-        "a table's end goes further than its commit",
-        [(Rounds, "_commit_one", _believe_in_the_plan)],
+        "records are committed before they are trimmed",
+        "records are trimmed before the commit",
+        [(MicroBatches, "_commit", _trim_first)],
         TABLES,
     ),
     Mutant(
-        "trim nothing that was refused",
-        "a table's end moves although its commit failed",
-        [(Rounds, "_commit_one", _trim_what_was_refused)],
-        ("tables", "doubt"),
+        "only committed records are trimmed",
+        "a table end is advanced beyond its commit",
+        [(TableCommits, "_commit", _advance_beyond_commit)],
+        TABLES,
     ),
     Mutant(
-        "files of an unknown commit stay",
-        "files are removed when nobody knows whether the table has them",
-        [(Rounds, "_commit_one", _remove_after_doubt)],
-        ("doubt",),
+        "records of a rejected commit are not trimmed",
+        "a table end is advanced although its commit failed",
+        [(TableCommits, "_commit", _advance_after_rejection)],
+        ("tables", "unknown commits"),
     ),
     Mutant(
-        "a commit whose answer was lost is looked for",
-        "a pointer that did not say is taken for one that did not move",
-        [(Catalog, "_look_again", _surely_not_moved)],
-        ("doubt",),
+        "files of a commit with an unknown result stay",
+        "files are removed although the table may have them",
+        [(TableCommits, "_commit", _remove_after_unknown_result)],
+        ("unknown commits",),
     ),
     Mutant(
-        "a log of files that is too short proves nothing",
-        "who is not named in the newest metadata believes that he was refused",
-        [(Catalog, "_look_again", _short_log_is_proof)],
-        ("doubt",),
+        "a commit with a lost response is resolved",
+        "a pointer write with a lost response is taken for failed",
+        [(Catalog, "_resolve_commit", _assume_not_moved)],
+        ("unknown commits",),
     ),
     Mutant(
-        "what is missing in a table is confirmed",
-        "an old leader's word is taken for it",
-        [(Catalog, "load_id", _load_anywhere)],
+        "a short metadata log does not prove a failed commit",
+        "a commit that is missing in the newest metadata is taken for failed",
+        [(Catalog, "_resolve_commit", _trust_short_log)],
+        ("unknown commits",),
+    ),
+    Mutant(
+        "a stale table is confirmed before an error",
+        "the table of an old leader is used",
+        [(Catalog, "load_id", _load_unconfirmed)],
         ("tables deposed",),
     ),
     Mutant(
-        "only what is stable becomes rows",
-        "open transactions are moved too",
-        [(rounds, "backlog_of", _to_the_end)],
+        "only records below the last stable offset become rows",
+        "open transactions are moved, too",
+        [(micro_batch, "read_backlog", _read_to_the_end)],
         TABLES,
     ),
     Mutant(
-        "transactions are looked for where they have nothing to move, too",
-        "what a transaction has beyond is not known",
-        [(rounds, "whereabouts", _one_look)],
+        "ranges of transactions include partitions without backlog",
+        "ranges of transactions end with the backlogs",
+        [(micro_batch, "read_transaction_ranges", _ranges_of_backlogs)],
         TABLES,
     ),
     Mutant(
-        "it is remembered how far split transactions go",
-        "what a round does not split is whole",
-        [(rounds, "split_of", _all_is_whole)],
+        "the table remembers incomplete transactions",
+        "a snapshot is whole if its own micro-batch splits no transaction",
+        [(commit, "incomplete_offsets", _none_incomplete), (micro_batch, "incomplete_offsets", _none_incomplete)],
         TABLES,
     ),
     Mutant(
-        "a rewrite of what is split is split",
-        "the tag goes along with every change of others",
-        [(catalog, "following", _with_every_main)],
+        "a rewrite of a snapshot that is not whole gets no tag",
+        "the tag moves with every change by other writers",
+        [(catalog, "carry_tag", _tag_every_main)],
         TABLES,
     ),
     Mutant(
         "aborted records do not become rows",
-        "nobody asks what was aborted",
-        [(rounds, "backlog_of", _none_aborted)],
+        "aborted records are moved, too",
+        [(micro_batch, "read_backlog", _none_aborted)],
         TABLES,
     ),
     Mutant(
-        "claims that came too late make no rows",
-        "whatever is claimed is moved",
-        [(backlog, "_spots", _late_ones_too)],
+        "records of stale claims do not become rows",
+        "records of all claims are moved",
+        [(backlog, "_log_batches", _with_stale_claims)],
         ("sleepers",),
     ),
     Mutant(
-        "the table remembers what the stream forgets",
-        "deleted records make no rows",
-        [(rounds, "backlog_of", _never_deleted)],
+        "records deleted from the log become rows",
+        "deleted records are not moved",
+        [(micro_batch, "read_backlog", _without_deleted)],
         ("kafka calm", "kafka lossy"),
     ),
     Mutant(
-        "a crash before the trim is made up for",
-        "what is below the table's end is taken for trimmed",
-        [(Claims, "floor", only_in(("_backlog_now",), _trimmed_to_table_end, Claims.floor))],
+        "a trim that a crash prevented is repeated",
+        "claims below the table end are taken for trimmed",
+        [(Claims, "floor", only_in(("is_trimmed",), _trimmed_to_table_end, Claims.floor))],
         ("restarts", "crashes", "tables"),
     ),
     Mutant(
-        "a rewrite replaces what it was made of",
-        "a merge is put on top of whatever came since",
-        [(rewrite._Attempt, "_updates", _on_any_main)],
+        "a rewrite is committed only on its base snapshot",
+        "a merge is committed on top of any newer snapshot",
+        [(rewrite_files._RewriteAttempt, "_updates", _replace_any_main)],
         TABLES,
     ),
     Mutant(
-        "files without a name are left alone for long",
-        "orphans go after a second",
-        [(maintain, "remove_orphans", _young_orphans)],
+        "young orphan files are kept",
+        "orphan files are deleted after a second",
+        [(service, "remove_orphans", _remove_young_orphans)],
         TABLES,
     ),
     Mutant(
-        "expiry spares what other snapshots name",
-        "files go with the first snapshot that names them",
-        [(expire, "_unnamed", _all_that_went)],
+        "expiration keeps files of remaining snapshots",
+        "files are deleted with the first snapshot that names them",
+        [(expire_snapshots, "named_keys", _no_named_files)],
         TABLES,
     ),
     Mutant(
-        "history is read from a table that reaches so far",
-        "the table that is known is taken",
-        [(Snapshots, "reaching", _any_table)],
+        "history is read from a snapshot that has the offset",
+        "any cached snapshot is used",
+        [(Snapshots, "covering", _newest_cached_table)],
         READ,
     ),
     Mutant(
-        "a file that is gone is looked for in the newest table",
-        "a file that expired is taken for lost",
-        [(Replay, "_asked", _asked_once), (Replay, "_is_doubtful", never)],
+        "a missing file is retried with the newest snapshot",
+        "an expired file is taken for lost",
+        [(HistoryReader, "_queried", _query_once), (HistoryReader, "_drop_caches", never)],
         READ,
     ),
     Mutant(
-        "rows are served by offset, whoever wrote them",
-        "rows are served as they lie in the file",
-        [(replay, "sorted_rows", joined)],
+        "rows are returned in offset order",
+        "rows are returned in file order",
+        [(history_reader, "sorted_rows", joined)],
         READ,
     ),
 )

@@ -1,9 +1,9 @@
-"""Each anomaly of a table is called by its name."""
+"""Tests that `anomalies` detects and names each anomaly of a table."""
 
 import pytest
 from tests.simulation.anomalies import Origin, TableRow, anomalies
 
-from lakestream.metadata.claims import Kind
+from lakestream.metadata.claims import BatchKind
 
 ENDS = {0: 8}
 
@@ -12,32 +12,34 @@ def _row(offset: int, value: bytes = b"") -> TableRow:
     return TableRow(0, offset, value or b"%d" % offset, 0)
 
 
-def _origin(offset: int, kind: Kind = Kind.PLAIN, transaction: int = 0, counts: bool | None = True) -> Origin:
-    return Origin(_row(offset), kind, (7, transaction), counts)
+def _origin(
+    offset: int, kind: BatchKind = BatchKind.PLAIN, transaction: int = 0, is_committed: bool | None = True
+) -> Origin:
+    return Origin(_row(offset), kind, (7, transaction), is_committed)
 
 
 LOG = {
     0: _origin(0),
-    1: _origin(1, Kind.TRANSACTIONAL, 1),
-    2: _origin(2, Kind.TRANSACTIONAL, 1),
-    3: _origin(3, Kind.COMMIT, 1),
-    4: _origin(4, Kind.TRANSACTIONAL, 2, counts=False),
-    5: _origin(5, Kind.TRANSACTIONAL, 3, counts=None),
+    1: _origin(1, BatchKind.TRANSACTIONAL, 1),
+    2: _origin(2, BatchKind.TRANSACTIONAL, 1),
+    3: _origin(3, BatchKind.COMMIT, 1),
+    4: _origin(4, BatchKind.TRANSACTIONAL, 2, is_committed=False),
+    5: _origin(5, BatchKind.TRANSACTIONAL, 3, is_committed=None),
     6: _origin(6)._replace(is_deleted=True),
     7: _origin(7),
     8: _origin(8),
 }
-TRUE = [0, 1, 2, 7]
+EXPECTED = [0, 1, 2, 7]
 
 
-def _named(offsets: list[int], *others: TableRow) -> list[str]:
-    rows = [*map(_row, offsets), *others]
-    found = anomalies(rows, lambda _, offset: LOG.get(offset), [LOG[one] for one in TRUE], ENDS)
-    return [one.name for one in found]
+def _anomaly_names(offsets: list[int], *extra_rows: TableRow) -> list[str]:
+    rows = [*map(_row, offsets), *extra_rows]
+    result = anomalies(rows, lambda _, offset: LOG.get(offset), [LOG[offset] for offset in EXPECTED], ENDS)
+    return [anomaly.name for anomaly in result]
 
 
-def test_a_table_that_is_the_log_has_none() -> None:
-    assert _named(TRUE) == []
+def test_no_anomaly_when_the_table_matches_the_log() -> None:
+    assert _anomaly_names(EXPECTED) == []
 
 
 @pytest.mark.parametrize(
@@ -54,13 +56,13 @@ def test_a_table_that_is_the_log_has_none() -> None:
         ([0, 1, 2, 7, 99], "foreign row"),
     ],
 )
-def test_what_is_wrong_has_a_name(offsets: list[int], name: str) -> None:
-    assert _named(offsets) == [name]
+def test_anomaly_is_named_when_the_table_differs_from_the_log(offsets: list[int], name: str) -> None:
+    assert _anomaly_names(offsets) == [name]
 
 
-def test_a_transaction_of_which_nothing_is_there_is_lost() -> None:
-    assert _named([0, 7]) == ["lost write", "lost write"]
+def test_lost_writes_are_reported_when_a_whole_transaction_is_missing() -> None:
+    assert _anomaly_names([0, 7]) == ["lost write", "lost write"]
 
 
-def test_another_value_is_a_row_of_nobody_and_one_that_is_lost() -> None:
-    assert _named([1, 2, 7], _row(0, b"other")) == ["foreign row", "lost write"]
+def test_foreign_row_and_lost_write_are_reported_when_a_value_changed() -> None:
+    assert _anomaly_names([1, 2, 7], _row(0, b"other")) == ["foreign row", "lost write"]

@@ -1,4 +1,4 @@
-"""The simulation itself: virtual time, machines that pause, freeze and die, and the same history for the same seed."""
+"""Tests of the simulation: virtual time, machines that pause, freeze and die, and equal histories for equal seeds."""
 
 import asyncio
 import os
@@ -12,12 +12,13 @@ import pytest
 from lakestream.errors import Uncertain
 from lakestream.metadata.memory import MemoryServer
 from lakestream.metadata.store import ABSENT, Key, Put, Stored, put_one
-from lakestream.testing.faults import FaultyMetadata, Line, Weather
+from lakestream.testing.fault_injection import FaultRates, Line
+from lakestream.testing.faulty_metadata import FaultyMetadata
 from lakestream.testing.simulation import EPOCH_MS, Deadlock, Died, Machine, SimClock, SimLoop, Stuck, simulate
 
-pytestmark = pytest.mark.timeout(600)  # whole histories run in here, on machines that have other things to do
+pytestmark = pytest.mark.timeout(600)  # runs whole histories, maybe on busy machines
 ROOT = Path(__file__).parents[2]
-ROUGH = Weather(slow=0.1, refused=0.05, lost_there=0.05, lost_back=0.05, late=0.05, stall=0.02, kill=0.01)
+ROUGH = FaultRates(slow=0.1, refused=0.05, lost_there=0.05, lost_back=0.05, late=0.05, stall=0.02, kill=0.01)
 
 
 def test_time_is_virtual() -> None:
@@ -31,7 +32,7 @@ def test_time_is_virtual() -> None:
     assert simulate(1, scenario) == 11 * 3600
 
 
-def test_a_cancelled_timer_takes_no_time() -> None:
+def test_time_does_not_advance_for_a_cancelled_timer() -> None:
     async def scenario(loop: SimLoop) -> float:
         async with asyncio.timeout(3600):
             await asyncio.sleep(1)
@@ -41,7 +42,7 @@ def test_a_cancelled_timer_takes_no_time() -> None:
     assert simulate(1, scenario) == 2
 
 
-def test_a_run_that_waits_for_nothing_fails_as_a_deadlock() -> None:
+def test_deadlock_is_raised_when_all_tasks_wait_without_a_timer() -> None:
     async def scenario(loop: SimLoop) -> None:
         await loop.create_future()
 
@@ -49,7 +50,7 @@ def test_a_run_that_waits_for_nothing_fails_as_a_deadlock() -> None:
         simulate(1, scenario)
 
 
-def test_a_run_that_spins_is_ended() -> None:
+def test_stuck_is_raised_when_a_run_exceeds_its_steps() -> None:
     async def scenario(loop: SimLoop) -> None:
         def again() -> None:
             loop.call_soon(again)
@@ -67,7 +68,7 @@ async def _tick(machine_time: list[float]) -> None:
         machine_time.append(asyncio.get_running_loop().time())
 
 
-def test_a_paused_machine_does_nothing_while_time_goes_on() -> None:
+def test_no_task_runs_while_its_machine_is_paused() -> None:
     async def scenario(loop: SimLoop) -> tuple[int, int, float]:
         ticks: list[float] = []
         machine = loop.machine("a")
@@ -85,7 +86,7 @@ def test_a_paused_machine_does_nothing_while_time_goes_on() -> None:
     assert first_after == 103.5
 
 
-def test_a_frozen_machine_has_clocks_that_lag() -> None:
+def test_clock_lags_when_its_machine_was_frozen() -> None:
     async def scenario(loop: SimLoop) -> tuple[int, list[float], int]:
         ticks: list[float] = []
         machine = loop.machine("a")
@@ -95,15 +96,15 @@ def test_a_frozen_machine_has_clocks_that_lag() -> None:
         machine.pause(100, with_clocks=True)
         await asyncio.sleep(102)
         lagging = clock.now_ms() - EPOCH_MS
-        clock.set_right()
+        clock.synchronize()
         return lagging, ticks, clock.now_ms() - EPOCH_MS
 
     lagging, ticks, right = simulate(1, scenario)
-    assert ticks == [1, 2, 3, 4, 5]  # by its own clock nothing happened
+    assert ticks == [1, 2, 3, 4, 5]  # no pause by its own clock
     assert (lagging, right) == (5_500, 105_500)
 
 
-def test_a_killed_machine_runs_no_finally_and_its_callers_hear_of_it() -> None:
+def test_callers_get_died_and_no_finally_runs_when_a_machine_is_killed() -> None:
     ran: list[str] = []
 
     async def work() -> None:
@@ -122,16 +123,16 @@ def test_a_killed_machine_runs_no_finally_and_its_callers_hear_of_it() -> None:
         return list(ran)
 
     assert simulate(1, scenario) == []
-    assert ran == ["finally"]  # when all was over
+    assert ran == ["finally"]  # when the loop was closed
 
 
-def test_a_machine_that_is_killed_in_a_pause_gives_no_sign_of_life_after_it() -> None:
-    """Or its session would live for ever (seed 544)."""
+def test_session_is_lost_when_its_machine_is_killed_during_a_pause() -> None:
+    """A heartbeat after the pause would keep the session alive for ever (seed 544)."""
 
     async def scenario(loop: SimLoop) -> bool:
         server = MemoryServer(SimClock(loop))
         machine = loop.machine("a")
-        store = FaultyMetadata(server, Line(loop, machine, "metadata", Weather(), Counter()))
+        store = FaultyMetadata(server, Line(loop, machine, "metadata", FaultRates(), Counter()))
         session = await store.session(3_000)
         machine.pause(2.0)
         await asyncio.sleep(1.0)
@@ -142,16 +143,16 @@ def test_a_machine_that_is_killed_in_a_pause_gives_no_sign_of_life_after_it() ->
     assert simulate(1, scenario)
 
 
-# A toy: brokers that add one to a counter under compare-and-set, and look after an uncertain answer.
+# A small example: brokers that add their name to a list by compare-and-set, and read it after an unknown result.
 
 KEY = Key("/counter", "/counter")
 
 
-async def _increment(store: FaultyMetadata, name: str, look_before_retry: bool) -> None:
+async def _increment(store: FaultyMetadata, name: str, read_before_retry: bool) -> None:
     while True:
         record = await store.get(KEY, confirmed=True)
         names = record.value.decode().split() if record else []
-        if look_before_retry and name in names:
+        if read_before_retry and name in names:
             return
         try:
             await put_one(store, KEY, " ".join([*names, name]).encode(), record.version if record else ABSENT)
@@ -161,7 +162,7 @@ async def _increment(store: FaultyMetadata, name: str, look_before_retry: bool) 
         return
 
 
-async def _toy(loop: SimLoop, look_before_retry: bool = True) -> tuple[str, list[str]]:
+async def _example(loop: SimLoop, read_before_retry: bool = True) -> tuple[str, list[str]]:
     server = MemoryServer(SimClock(loop))
     tally: Counter[str] = Counter()
 
@@ -173,10 +174,10 @@ async def _toy(loop: SimLoop, look_before_retry: bool = True) -> tuple[str, list
             for turn in range(5):
                 while True:
                     try:
-                        await _increment(store, f"{number}.{turn}", look_before_retry)
+                        await _increment(store, f"{number}.{turn}", read_before_retry)
                     except Exception as error:
                         loop.trace.note(loop.now, "failed", type(error).__name__)
-                        await asyncio.sleep(loop.luck.random())
+                        await asyncio.sleep(loop.rng.random())
                     else:
                         break
 
@@ -190,24 +191,26 @@ async def _toy(loop: SimLoop, look_before_retry: bool = True) -> tuple[str, list
     return loop.trace.digest(), record.value.decode().split() if record else []
 
 
-def test_the_same_seed_gives_the_same_history() -> None:
-    assert [simulate(seed, _toy) for seed in range(20)] == [simulate(seed, _toy) for seed in range(20)]
+def test_histories_are_equal_for_equal_seeds() -> None:
+    assert [simulate(seed, _example) for seed in range(20)] == [simulate(seed, _example) for seed in range(20)]
 
 
 HISTORIES = """
 import logging
 import os
-from tests.simulation.scenarios import MOODS, run
+from tests.simulation.scenarios import SCENARIOS, run
 logging.disable()
-for seed, mood in enumerate(MOODS):
-    outcome = run(seed, moods=(mood.name,), is_brief=not os.environ.get("SOAK"))
-    print(mood.name, outcome.digest, outcome.steps)
+for seed, scenario in enumerate(SCENARIOS):
+    outcome = run(seed, scenarios=(scenario.name,), is_brief=not os.environ.get("SOAK"))
+    print(scenario.name, outcome.digest, outcome.steps)
 """
 
 
-def test_every_mood_has_the_same_history_in_another_process() -> None:
-    """Nothing may depend on the order of a set, or on where objects lie in memory. (Nor on a file that somebody changes
-    meanwhile: both begin at once.) Short histories, unless there is time (SOAK=1): every actor is in them."""
+def test_history_of_each_scenario_is_equal_in_another_process() -> None:
+    """Nothing may depend on the order of a set or on addresses in memory.
+
+    Both processes start at the same time, so that edits of the source during the test do not matter. Histories are
+    short, with every kind of client, unless SOAK=1 is set."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", HISTORIES],
@@ -218,29 +221,31 @@ def test_every_mood_has_the_same_history_in_another_process() -> None:
         )
         for hash_seed in ("1", "2")
     ]
-    one, other = (process.communicate()[0].splitlines() for process in processes)
+    first, second = (process.communicate()[0].splitlines() for process in processes)
     assert [process.returncode for process in processes] == [0, 0]
-    assert one == other
+    assert first == second
 
 
-def test_seeds_differ() -> None:
-    assert len({simulate(seed, _toy)[0] for seed in range(50)}) == 50
+def test_histories_differ_for_different_seeds() -> None:
+    assert len({simulate(seed, _example)[0] for seed in range(50)}) == 50
 
 
-def _doubled(names: list[str]) -> bool:
+def _has_duplicates(names: list[str]) -> bool:
     return len(set(names)) < len(names)
 
 
-def test_faults_find_a_missing_look_before_a_retry() -> None:
-    assert not any(_doubled(simulate(seed, _toy)[1]) for seed in range(50))
-    assert any(_doubled(simulate(seed, lambda loop: _toy(loop, look_before_retry=False))[1]) for seed in range(50))
+def test_faults_detect_a_retry_without_a_read() -> None:
+    assert not any(_has_duplicates(simulate(seed, _example)[1]) for seed in range(50))
+    assert any(
+        _has_duplicates(simulate(seed, lambda loop: _example(loop, read_before_retry=False))[1]) for seed in range(50)
+    )
 
 
-def test_a_late_put_takes_effect_when_nobody_thinks_of_it_any_more() -> None:
+def test_late_put_takes_effect_after_its_caller_got_an_error() -> None:
     async def scenario(loop: SimLoop) -> tuple[bool, bool]:
         server = MemoryServer(SimClock(loop))
         machine = loop.machine("a")
-        store = FaultyMetadata(server, Line(loop, machine, "metadata", Weather(late=1.0), Counter()))
+        store = FaultyMetadata(server, Line(loop, machine, "metadata", FaultRates(late=1.0), Counter()))
         (answer,) = await store.put([Put(KEY, b"x")])
         assert isinstance(answer, Uncertain)
         before = server.get(KEY.path) is not None
@@ -255,10 +260,10 @@ async def _value(store: FaultyMetadata, confirmed: bool = False) -> bytes | None
     return record.value if record else None
 
 
-def test_a_deposed_leader_answers_only_reads_that_need_no_proof() -> None:
+def test_deposed_leader_answers_only_unconfirmed_reads() -> None:
     async def scenario(loop: SimLoop) -> None:
         server = MemoryServer(SimClock(loop))
-        store = FaultyMetadata(server, Line(loop, loop.machine("a"), "metadata", Weather(stale_read=1.0), Counter()))
+        store = FaultyMetadata(server, Line(loop, loop.machine("a"), "metadata", FaultRates(stale_read=1.0), Counter()))
         (first,) = await store.put([Put(KEY, b"old")])
         store.depose(server.snapshot(), 60.0)
         assert isinstance(first, Stored)

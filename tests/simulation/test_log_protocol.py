@@ -1,5 +1,4 @@
-"""The log, Kafka requests, groups and transactions on top of it, the way into tables and back, under faults: seeds, and
-all that failed."""
+"""Simulation of log, Kafka requests, groups, transactions and tables with faults: new seeds, and those that failed."""
 
 import logging
 from collections import Counter
@@ -7,16 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.simulation.scenarios import MOODS, run
+from tests.simulation.scenarios import SCENARIOS, run
 
 SEEDS = range(60, 120)
-"""Those before are run by `make check`, many more by `make sim`."""
-STORIES = Path(__file__).with_name("seeds.txt")
+"""`make check` runs the seeds before these, `make sim` many more."""
+FAILED_SEEDS = Path(__file__).with_name("seeds.txt")
 
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """What goes wrong here goes wrong on purpose; its warnings would be thousands of lines."""
+    """Disables logging: injected faults cause thousands of warnings."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -25,53 +24,53 @@ def _quiet() -> Iterator[None]:
 def _check(seed: int) -> None:
     outcome = run(seed)
     if outcome.violation is not None:
-        pytest.fail(f"{outcome.violation}\n    see it again: make sim SEED={seed}  (mood: {outcome.mood})")
+        pytest.fail(f"{outcome.violation}\n    repeat: make sim SEED={seed}  (scenario: {outcome.scenario})")
 
 
-def _failed_once() -> list[int]:
-    lines = STORIES.read_text().splitlines()
+def _failed_seeds() -> list[int]:
+    lines = FAILED_SEEDS.read_text().splitlines()
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("first", SEEDS[::10])
-def test_nothing_acknowledged_is_lost_doubled_or_reordered(first: int) -> None:
+def test_no_rule_is_violated_on_new_seeds(first: int) -> None:
     for seed in range(first, first + 10):
         _check(seed)
 
 
-@pytest.mark.parametrize("seed", _failed_once())
-def test_what_failed_once_holds(seed: int) -> None:
+@pytest.mark.parametrize("seed", _failed_seeds())
+def test_no_rule_is_violated_on_seeds_that_failed(seed: int) -> None:
     _check(seed)
 
 
-# A simulation that meets no fault proves nothing.
+# A simulation without faults tests nothing: rare paths must occur.
 
 
-def _check_reached(moods: tuple[str, ...], paths: tuple[str, ...], seeds_max: int) -> None:
-    """As many runs as it takes."""
+def _check_reached(scenarios: tuple[str, ...], paths: tuple[str, ...], seeds_max: int) -> None:
+    """Runs seeds until each path has occurred."""
     tally: Counter[str] = Counter()
     for seed in range(seeds_max):
-        outcome = run(seed, moods=moods)
-        assert outcome.violation is None, f"seed {seed} of {moods}: {outcome.violation}"
+        outcome = run(seed, scenarios=scenarios)
+        assert outcome.violation is None, f"seed {seed} of {scenarios}: {outcome.violation}"
         tally += outcome.tally
         if all(tally[path] for path in paths):
             return
-    pytest.fail(f"no run met {[path for path in paths if not tally[path]]}")
+    pytest.fail(f"no run reached {[path for path in paths if not tally[path]]}")
 
 
 @pytest.mark.parametrize(
-    ("moods", "paths"),
+    ("scenarios", "paths"),
     [
         (("sleepers",), ("void claims", "stale claims", "duplicates avoided", "trims")),
         (("late", "storm"), ("metadata stale read", "metadata late")),
     ],
     ids=["sleepers", "late"],
 )
-def test_the_rare_paths_are_reached(moods: tuple[str, ...], paths: tuple[str, ...]) -> None:
-    _check_reached(moods, paths, seeds_max=21)
+def test_rare_paths_of_the_log_are_reached(scenarios: tuple[str, ...], paths: tuple[str, ...]) -> None:
+    _check_reached(scenarios, paths, seeds_max=21)
 
 
-def test_the_rare_paths_of_tables_are_reached() -> None:
+def test_rare_paths_of_tables_are_reached() -> None:
     paths = (
         "engines killed",
         "foreign delete",
@@ -79,12 +78,12 @@ def test_the_rare_paths_of_tables_are_reached() -> None:
         "foreign rewrite",
         "pipelines killed",
         "table files removed",
-        "topics stuck",
+        "topics stalled",
     )
-    _check_reached(("tables", "tables old", "slow readers"), paths, seeds_max=13)
+    _check_reached(("tables", "stale tables", "slow readers"), paths, seeds_max=21)
 
 
-def test_the_rare_paths_of_typed_tables_are_reached() -> None:
+def test_rare_paths_of_typed_tables_are_reached() -> None:
     paths = (
         "Delta commits",
         "files in partitions",
@@ -100,24 +99,26 @@ def test_the_rare_paths_of_typed_tables_are_reached() -> None:
         "typed rows with bytes",
         "writers recorded",
     )
-    _check_reached(("arranged", "judged"), paths, seeds_max=20)
+    _check_reached(("layouts", "invalid records"), paths, seeds_max=20)
 
 
-def test_the_rare_paths_of_kafka_requests_are_reached() -> None:
+def test_rare_paths_of_kafka_requests_are_reached() -> None:
     paths = (
         "brokers killed",
         "kafka batches given up",
         "kafka connections closed by a broker",
         "kafka fetches sent elsewhere",
         "kafka produce error 45",
-        "kafka requests without an answer",
+        "kafka requests without a response",
         "kafka topics denied",
         "starts moved",
     )
-    _check_reached(tuple(mood.name for mood in MOODS if mood.kafka and not mood.members), paths, seeds_max=41)
+    _check_reached(
+        tuple(scenario.name for scenario in SCENARIOS if scenario.kafka and not scenario.members), paths, seeds_max=41
+    )
 
 
-def test_the_rare_paths_of_groups_and_transactions_are_reached() -> None:
+def test_rare_paths_of_groups_and_transactions_are_reached() -> None:
     paths = (
         "group commits",
         "group error 16",
@@ -133,4 +134,4 @@ def test_the_rare_paths_of_groups_and_transactions_are_reached() -> None:
         "transactions aborted",
         "transactions committed",
     )
-    _check_reached(tuple(mood.name for mood in MOODS if mood.members), paths, seeds_max=17)
+    _check_reached(tuple(scenario.name for scenario in SCENARIOS if scenario.members), paths, seeds_max=17)

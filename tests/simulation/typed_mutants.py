@@ -1,4 +1,4 @@
-"""Rules of typed tables and of Delta tables over the same files, switched off one by one (see mutants.py)."""
+"""Mutants of the rules of typed tables, and of Delta tables over the same files (see mutants.py)."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,107 +8,113 @@ import numpy as np
 from tests.simulation.mutant import Mutant
 
 from lakestream.catalog.catalog import Catalog, LoadedTable
-from lakestream.catalog.delta import follow
+from lakestream.catalog.delta import sync
 from lakestream.catalog.delta.actions import encoded
-from lakestream.catalog.delta.follow import DeltaTables, Followed
+from lakestream.catalog.delta.diff import file_diff
 from lakestream.catalog.delta.log import DeltaLog
-from lakestream.catalog.delta.state import State
-from lakestream.catalog.delta.steps import changed
-from lakestream.catalog.evolve import growth
-from lakestream.catalog.shapes import schema_of
-from lakestream.catalog.topic_layout import STREAM
-from lakestream.data.table import splitting
-from lakestream.data.table.located import Located
-from lakestream.data.typed import typing
+from lakestream.catalog.delta.state import DeltaState
+from lakestream.catalog.delta.sync import DeltaSyncResult, DeltaTables
+from lakestream.catalog.operations.update_schema import schema_updates
+from lakestream.catalog.table_metadata.json_model import schema_of
+from lakestream.catalog.topic_table.columns import STREAM
+from lakestream.data.table.arrow.byte_spans import ByteSpans
+from lakestream.data.table.write import partitioned_writer
+from lakestream.data.typed import values_to_columns
 from lakestream.errors import Conflict
 from lakestream.metadata import keys
 from lakestream.metadata.store import put_one
-from lakestream.metadata.typed import Writers, _encode
-from lakestream.pipeline import typed_topics
-from lakestream.pipeline.delta.mirror import DeltaMirror
+from lakestream.metadata.writer_schemas import Writers, _encode
+from lakestream.pipeline import topic_schemas
+from lakestream.pipeline.delta.sync_task import DeltaSyncTask
 from lakestream.pipeline.maintenance import plan as maintenance_plan
-from lakestream.pipeline.typed_topics import TypedTopics
+from lakestream.pipeline.topic_schemas import TopicSchemas
 from lakestream.schemas.columns import columns_of
-from lakestream.schemas.typing import Mode, Part
-from lakestream.schemas.writers import Writer
+from lakestream.schemas.value_format import SchemaMode, ValuePart
+from lakestream.schemas.writer_schema import WriterSchema
 
-grouped, sort_keys, typed_rows = splitting.grouped, splitting.sort_keys, typing.Typist._rows
+grouped, sort_keys, typed_rows = (
+    partitioned_writer.grouped,
+    partitioned_writer.sort_keys,
+    values_to_columns.ValueConverter._rows,
+)
 
 # ── writers and columns ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _store_none(self: Writers, topic_id: str, part: Part, writer: Writer) -> Writer:
+async def _store_none(self: Writers, topic_id: str, part: ValuePart, writer: WriterSchema) -> WriterSchema:
     return writer
 
 
-async def _store_over(self: Writers, topic_id: str, part: Part, writer: Writer) -> Writer:
+async def _overwrite(self: Writers, topic_id: str, part: ValuePart, writer: WriterSchema) -> WriterSchema:
     await put_one(self._store, keys.writer_key(topic_id, part.value, writer.number), _encode(writer))
     return writer
 
 
-async def _grow_nothing(catalog: Catalog, table_id: str, grow: Any) -> tuple[LoadedTable, Any]:
-    """The table stays as it is."""
+async def _evolve_nothing(catalog: Catalog, table_id: str, grow: Any) -> tuple[LoadedTable, Any]:
+    """Does not change the table."""
     loaded = await catalog.load_id(table_id)
     return loaded, grow(columns_of(schema_of(loaded.metadata)), loaded.metadata["last-column-id"] + 1)
 
 
-async def _grow_blindly(catalog: Catalog, table_id: str, grow: Any) -> tuple[LoadedTable, Any]:
-    """What is to become of the columns is asked once, and committed to whatever they are by then."""
+async def _evolve_unconditionally(catalog: Catalog, table_id: str, grow: Any) -> tuple[LoadedTable, Any]:
+    """Plans the columns once, and commits them even if the table's columns have changed since."""
     before = (await catalog.load_id(table_id)).metadata
     made = grow(columns_of(schema_of(before)), before["last-column-id"] + 1)
-    return await catalog.change(table_id, lambda metadata: growth(before, made)), made
+    return await catalog.change(table_id, lambda metadata: schema_updates(before, made)), made
 
 
-async def _bind_over(self: TypedTopics, topic: Any, table: LoadedTable, part: Part, writer: Writer) -> LoadedTable:
-    """Under the number that it has."""
-    side = topic.sides[part]
-    if await self._known(side, writer, "") is None:
+async def _bind_over(
+    self: TopicSchemas, topic: Any, table: LoadedTable, part: ValuePart, writer: WriterSchema
+) -> LoadedTable:
+    """Binds a writer schema again under its old number."""
+    state = topic.parts[part]
+    if await self._bound_shape(state, writer, "") is None:
         return table
-    table, made = await self._grown(side, table, part, side.shaped[writer.number])
-    if made.bounds != writer.columns:
-        again, writers = typed_topics._numbered(writer, writer.number, made), self._catalog.writers
+    table, made = await self._add_columns(topic, table, part, state.parsed[writer.number])
+    if made.bindings != writer.columns:
+        again, writers = topic_schemas._numbered(writer, writer.number, made), self._catalog.writers
         assert isinstance(writers, Writers)
-        side.writers[writer.number] = await _store_over(writers, table.table_id, part, again)
+        state.writers[writer.number] = await _overwrite(writers, table.table_id, part, again)
     return table
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _all_the_same(addresses: Any, sizes: Any, other_addresses: Any, other_sizes: Any, found: Any) -> None:
-    """Whatever is written back is taken for what was produced."""
-    found[:] = 0
+def _none_differ(addresses: Any, sizes: Any, other_addresses: Any, other_sizes: Any, result: Any) -> None:
+    """Treats each value as restorable from its columns."""
+    result[:] = 0
 
 
-def _numbers_of_keys(self: typing.Typist, batch: Any) -> Any:
-    """What a row says of its writer is what its key says."""
-    values, keys = self._values.typed, self._keys.typed
+def _number_rows_by_key(self: values_to_columns.ValueConverter, batch: Any, keeps_bytes: str = "") -> Any:
+    """Sets the writer number of a row to that of its key."""
+    values, keys = self._values.convert, self._keys.convert
 
-    def confused(located: Any, offsets: Any) -> Any:
-        found = values(located, offsets)
-        if self._typing.key.mode is Mode.NONE:
-            return found
-        key = keys(Located.of(batch.column(STREAM).field("key")), offsets)
-        return replace(found, numbers=np.where(key.numbers != 0, key.numbers, found.numbers))
+    def confused(located: Any, offsets: Any, slots: Any, unreadable: Any) -> Any:
+        result = values(located, offsets, slots, unreadable)
+        if self._settings.key.mode is SchemaMode.NONE:
+            return result
+        key = keys(ByteSpans.of(batch.column(STREAM).field("key")), offsets, slots)
+        return replace(result, numbers=np.where(key.numbers != 0, key.numbers, result.numbers))
 
-    with patch.object(self._values, "typed", confused):
-        return typed_rows(self, batch)
+    with patch.object(self._values, "convert", confused):
+        return typed_rows(self, batch, keeps_bytes)
 
 
-def _go_on(self: typing.Typist) -> None:
-    """Whatever the topic wants."""
+def _never_stop(self: values_to_columns.ValueConverter) -> None:
+    """Continues, whatever the setting of the topic."""
 
 
 # ── layouts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _others_values(rows: Any, columns: Any, cuts: Any, partition: int) -> Any:
-    """Each group has what the next one has."""
+def _values_of_next_group(rows: Any, columns: Any, cuts: Any, partition: int) -> Any:
+    """Gives each group the partition values of the next one."""
     codes, groups = grouped(rows, columns, cuts, partition)
     return codes, [*groups[1:], *groups[:1]]
 
 
-def _all_in_one(rows: Any, columns: Any, cuts: Any, partition: int) -> Any:
+def _one_group(rows: Any, columns: Any, cuts: Any, partition: int) -> Any:
     codes, groups = grouped(rows, columns, cuts, partition)
     return codes * 0, groups[:1]
 
@@ -117,156 +123,158 @@ def _unsorted(rows: Any, columns: Any, sort: Any) -> list[Any]:
     return []
 
 
-def _backwards(rows: Any, columns: Any, sort: Any) -> list[Any]:
-    """The last term counts most."""
+def _reversed_terms(rows: Any, columns: Any, sort: Any) -> list[Any]:
+    """Sorts by the last term first."""
     return sort_keys(rows, columns, sort[::-1])
 
 
-def _side_by_side(files: Any) -> list[Any]:
-    """Whatever partitions of the table they are of."""
+def _one_merge(files: Any) -> list[Any]:
+    """Merges files of different partitions of the table."""
     return [list(files)]
 
 
 # ── Delta ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _commit_over(self: DeltaLog, state: State, actions: Any) -> State:
+async def _overwrite_version(self: DeltaLog, state: DeltaState, actions: Any) -> DeltaState:
     listed, version = list(actions), state.version + 1
     await self._objects.put(self._key(f"{version:020d}.json"), [encoded(listed)])
     return state.after(version, listed)
 
 
-async def _iceberg_first(self: DeltaTables, table_id: str, now_ms: int) -> Followed:
-    """Delta's state is read when Iceberg's is long known: what it was when this driver last looked."""
+async def _iceberg_first(self: DeltaTables, table_id: str, now_ms: int) -> DeltaSyncResult:
+    """Reads Delta's state with the Iceberg state of the driver's previous sync."""
     known_before = self.__dict__.setdefault("known_before", {})
     newest = await self._catalog.load_id(table_id, confirmed=True)
     loaded, known_before[table_id] = known_before.get(table_id, newest), newest
-    for _ in range(follow.TRIES_MAX):
-        known = await self._read(loaded)
-        one = follow._One(self._catalog, self._listings, self._footers, loaded, known)
+    for _ in range(sync.TRIES_MAX):
+        state = await self._read(loaded)
+        table_sync = sync._TableSync(self._catalog, self._listings, self._footers, loaded, state)
         try:
-            await one.lead_on(now_ms)
-        except follow._Waits as why:
-            return Followed(one.known.state.version, one.commits, str(why), why.in_the_way, why.misnamed)
+            await table_sync.sync(now_ms)
+        except sync._SyncBlocked as why:
+            return DeltaSyncResult(
+                table_sync.current.state.version, table_sync.commits, str(why), why.with_deletes, why.misnamed
+            )
         except Conflict:
             continue
-        return Followed(one.known.state.version, one.commits)
+        return DeltaSyncResult(table_sync.current.state.version, table_sync.commits)
     raise Conflict("others commit all the time: it is tried again")
 
 
-async def _lists_nothing(self: DeltaMirror, loaded: LoadedTable) -> frozenset[str]:
+async def _list_nothing(self: DeltaSyncTask, loaded: LoadedTable) -> frozenset[str]:
     return frozenset()
 
 
-def _only_what_comes(state: State, paths: frozenset[str]) -> Any:
-    """What went is not removed."""
-    return changed(state, paths)._replace(gone=frozenset())
+def _only_added_files(state: DeltaState, paths: frozenset[str]) -> Any:
+    """Removes no file."""
+    return file_diff(state, paths)._replace(removed=frozenset())
 
 
-TYPED = ("typed", "learning")
-ARRANGED = ("arranged",)
+TYPED = ("typed", "new columns")
+LAYOUTS = ("layouts",)
 
 TYPED_MUTANTS = (
     Mutant(
-        "a writer's record is stored before its rows",
-        "rows have numbers that nobody can look up",
+        "a writer schema is stored before its rows",
+        "rows have numbers of writer schemas that are not stored",
         [(Writers, "create", _store_none)],
         TYPED,
     ),
     Mutant(
-        "a number is of one writer",
-        "a writer's record is written over another's",
-        [(Writers, "create", _store_over)],
+        "a number belongs to one writer schema",
+        "a writer schema overwrites another",
+        [(Writers, "create", _overwrite)],
         TYPED,
     ),
     Mutant(
-        "a schema that is bound again is another writer",
-        "the record of a writer that gets more columns is changed",
-        [(TypedTopics, "_bind_again", _bind_over)],
+        "a schema with new bindings is a new writer schema",
+        "a writer schema with more columns is changed in place",
+        [(TopicSchemas, "_rebind_columns", _bind_over)],
         ("typed",),
     ),
     Mutant(
-        "columns come before who writes them",
-        "a writer is recorded whose columns the table does not have",
-        [(typed_topics, "evolve", _grow_nothing)],
+        "columns are added before their writer schema is stored",
+        "a writer schema is stored whose columns the table does not have",
+        [(topic_schemas, "evolve", _evolve_nothing)],
         TYPED,
     ),
     Mutant(
-        "columns are asked for again after every commit of others",
-        "a driver gives the field id of somebody else's column to its own",
-        [(typed_topics, "evolve", _grow_blindly)],
+        "columns are planned again after a concurrent commit",
+        "a driver reuses the field id of another driver's column",
+        [(topic_schemas, "evolve", _evolve_unconditionally)],
         ("typed",),
     ),
     Mutant(
-        "only what comes back byte for byte is not kept",
-        "whatever has columns loses its bytes",
-        [(typing, "differing", _all_the_same)],
+        "values are kept unless columns restore them byte for byte",
+        "every value with columns loses its bytes",
+        [(values_to_columns, "differing", _none_differ)],
         TYPED,
     ),
     Mutant(
-        "a version of Delta is made by one",
-        "a commit to Delta is written over another",
-        [(DeltaLog, "commit", _commit_over)],
+        "a Delta version is written once",
+        "a Delta commit overwrites another",
+        [(DeltaLog, "commit", _overwrite_version)],
         ("typed",),
     ),
     Mutant(
         "Delta is read before Iceberg",
-        "Delta is led to a snapshot that is older than where it is",
-        [(DeltaTables, "follow", _iceberg_first)],
+        "Delta is synced to an older snapshot",
+        [(DeltaTables, "sync", _iceberg_first)],
         ("typed",),
     ),
     Mutant(
-        "what Delta lists is not removed",
-        "maintenance knows nothing of Delta",
-        [(DeltaMirror, "listed", _lists_nothing)],
+        "files of Delta are not deleted",
+        "maintenance ignores Delta",
+        [(DeltaSyncTask, "listed", _list_nothing)],
         ("typed",),
     ),
     Mutant(
-        "what left Iceberg leaves Delta",
-        "files that were written anew stay in Delta",
-        [(follow, "changed", _only_what_comes)],
+        "files removed from Iceberg are removed from Delta",
+        "rewritten files stay in Delta",
+        [(sync, "file_diff", _only_added_files)],
         ("typed",),
     ),
     Mutant(
-        "a file has what its rows have in common",
+        "a file has the partition values of its rows",
         "a file has the partition values of other rows",
-        [(splitting, "grouped", _others_values)],
-        ARRANGED,
+        [(partitioned_writer, "grouped", _values_of_next_group)],
+        LAYOUTS,
     ),
     Mutant(
         "a file has rows of one partition",
         "rows of several partitions are in one file",
-        [(splitting, "grouped", _all_in_one)],
-        ARRANGED,
+        [(partitioned_writer, "grouped", _one_group)],
+        LAYOUTS,
     ),
     Mutant(
-        "rows are sorted where a file says so",
-        "rows are as they came, and the file says that they are sorted",
-        [(splitting, "sort_keys", _unsorted)],
-        ARRANGED,
+        "rows of a file have its sort order",
+        "rows are unsorted, and the file has a sort order",
+        [(partitioned_writer, "sort_keys", _unsorted)],
+        LAYOUTS,
     ),
     Mutant(
-        "the first term of an order counts most",
-        "the last one does",
-        [(splitting, "sort_keys", _backwards)],
-        ARRANGED,
+        "rows are sorted by the first term first",
+        "rows are sorted by the last term first",
+        [(partitioned_writer, "sort_keys", _reversed_terms)],
+        LAYOUTS,
     ),
     Mutant(
-        "a merge is within a partition of the table",
-        "files of several are merged into one",
-        [(maintenance_plan, "_by_values", _side_by_side)],
-        ARRANGED,
+        "files are merged within a partition of the table",
+        "files of several partitions are merged into one",
+        [(maintenance_plan, "_by_values", _one_merge)],
+        LAYOUTS,
     ),
     Mutant(
-        "keys have writers of their own",
-        "a row has the number of its key's writer",
-        [(typing.Typist, "_rows", _numbers_of_keys)],
-        ("arranged", "judged"),
+        "keys have their own writer schemas",
+        "a row has the number of its key's writer schema",
+        [(values_to_columns.ValueConverter, "_rows", _number_rows_by_key)],
+        ("layouts", "invalid records"),
     ),
     Mutant(
-        "what does not fit stops where it is to",
-        "a topic goes on, whatever does not fit",
-        [(typing.Typist, "_stop", _go_on)],
-        ("judged",),
+        "invalid records stop a topic that is configured so",
+        "a topic continues after an invalid record",
+        [(values_to_columns.ValueConverter, "_stop", _never_stop)],
+        ("invalid records",),
     ),
 )

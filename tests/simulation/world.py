@@ -1,7 +1,7 @@
-"""The simulated world: brokers on machines of their own, and the stores that they share.
+"""The simulated world: brokers on separate machines, and the stores that they share.
 
-A broker that dies is replaced by a new one on a new machine. Clients live outside of all machines and reach a broker by
-`ask`, as over a network: the broker may stall or die meanwhile, or the client gives up first.
+A broker that dies is replaced by a new one on a new machine. Clients run outside of all machines and reach a broker
+with `call`, as over a network: the broker may stall or die during the call, or the client may give up first.
 """
 
 import asyncio
@@ -10,32 +10,34 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.simulation.oracle import ObservedDisk, ObservedObjects, ObservedServer, Oracle, TrueRecord
 from tests.simulation.tables import LOCATIONS
-from tests.simulation.witness import TrueRecord, Witness, WitnessedDisk, WitnessedObjects, WitnessedServer
 
 from lakestream.catalog.catalog import Catalog
 from lakestream.clock import SeededIds
+from lakestream.config.settings import LogSettings, Profile, WalSettings
+from lakestream.data.log.garbage_collector import WalGarbageCollector
 from lakestream.data.log.log import Log
-from lakestream.data.log.sweeper import Sweeper
 from lakestream.data.table.history import TableHistory
 from lakestream.errors import Unavailable, Uncertain
 from lakestream.metadata.claims import Claims
 from lakestream.model import PartitionId
-from lakestream.settings import LogSettings, Profile, WalSettings
-from lakestream.testing.faults import CALM, Fate, FaultyMetadata, FaultyObjects, FaultySegments, Line, Weather, spread
+from lakestream.testing.fault_injection import CALM, CallOutcome, FaultRates, Line, log_uniform
+from lakestream.testing.faulty_metadata import FaultyMetadata
+from lakestream.testing.faulty_object_store import FaultyObjects
+from lakestream.testing.faulty_segments import FaultySegments
 from lakestream.testing.simulation import Died, SimClock, SimLoop
 
 if TYPE_CHECKING:
-    from tests.simulation.dialects import Dialect
+    from tests.simulation.value_generators import ValueGenerator
 
 T = TypeVar("T")
 
 REQUEST_S = 60.0
-"""How long a client waits for an answer."""
+"""How long a client waits for a response."""
 
 WORK_S_MAX = 120.0
-"""No request may take a broker longer than this, by its own clock."""
-
+"""No request may take a broker longer than this, by the broker's clock."""
 
 CLOSE_S_MAX = 600.0
 
@@ -46,17 +48,17 @@ BATCH_BYTES_MAX = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mood:
-    """What a run is like; drawn from its seed."""
+class Scenario:
+    """Parameters of a run, drawn from its seed."""
 
     name: str
-    weather: Weather = CALM
-    drivers_weather: Weather | None = None
-    """Where those who move records into tables have another."""
-    storage_weather: Weather | None = None
-    """Where it is another on the way to bytes than to metadata."""
-    pointers_weather: Weather | None = None
-    """What drivers meet when they move the pointers of tables, and nowhere else: or they would never come so far."""
+    faults: FaultRates = CALM
+    driver_faults: FaultRates | None = None
+    """Fault rates of the pipeline drivers, if they differ."""
+    storage_faults: FaultRates | None = None
+    """Fault rates of object stores and segments, if they differ from those of metadata."""
+    pointer_faults: FaultRates | None = None
+    """Fault rates of a driver's writes to table pointers. Its other calls succeed, so that it reaches such a write."""
     brokers: int = 3
     partitions: int = 2
     plain: int = 1
@@ -65,15 +67,15 @@ class Mood:
     readers: int = 2
     pipelines: int = 1
     engines: int = 0
-    """Foreign ones, that change tables."""
+    """External engines, which change tables."""
     batches: int = 6
-    """That each producer sends."""
+    """Batches that each producer sends."""
     think_s_max: float = 600.0
-    """Between two sends."""
+    """Longest time between two sends."""
     move_s_max: float = 900.0
-    """Between two runs of a pipeline."""
+    """Longest time between two runs of a pipeline."""
     moves: float = 1.0
-    """Chance that a run of a pipeline does more than sweep."""
+    """Chance that a run of a pipeline does more than collect garbage."""
     depositions: int = 0
     deletes_topic: bool = False
     switches_profile: bool = False
@@ -81,67 +83,67 @@ class Mood:
     """Chance that a topic has the latency profile."""
     damages: int = 0
     restarts: int = 0
-    """Brokers that are stopped in good order."""
+    """Brokers that are shut down cleanly."""
     disk_fails: bool = False
     kafka: bool = False
-    """Everything goes through Kafka requests (tests/simulation/kafka)."""
+    """All clients use Kafka requests (tests/simulation/kafka)."""
     cuts: float = 0.0
-    """Chance per Kafka request that its connection is cut soon."""
+    """Chance per Kafka request that its connection is cut soon after."""
     arrivals: int = 0
-    """Topics that are made late, and used at once."""
+    """Topics that are created during the run and used immediately."""
     deletes: int = 0
     """How often records are deleted from each topic."""
     members: int = 0
-    """Of a group; then there are groups and transactions (tests/simulation/kafka/coordination.py)."""
-    followers: int = 0
-    """Members of a group of the new protocol."""
+    """Members of a classic group. If there are any, the run has groups and transactions (kafka/coordination.py)."""
+    consumer_members: int = 0
+    """Members of a group of the consumer protocol (KIP-848)."""
     programs: int = 0
-    """That read, transform and write exactly once, in a group of their own."""
-    transactors: int = 0
+    """Programs that read, transform and write exactly once, in one group."""
+    transactional_ids: int = 0
     typed: float = 0.0
-    """Chance that a topic has schemas, and columns in its table (dialects.py)."""
-    arranged: float = 0.0
-    """Chance that the table of such a topic is partitioned and sorted as its settings say (layouts.py)."""
+    """Chance that a topic has schemas, and its table columns (value_generators.py)."""
+    layouts: float = 0.0
+    """Chance that the table of such a topic is partitioned and sorted by its settings (layouts.py)."""
     keyed: float = 0.0
-    """Chance that its keys have schemas, too."""
+    """Chance that the keys of such a topic have schemas, too."""
     stops: float = 0.0
-    """Chance that what does not fit its schema holds it up, for a while."""
+    """Chance that an invalid record stops such a topic for a while."""
     protobuf: float = 0.0
-    """Chance that some of its schemas are Protobuf."""
+    """Chance that some schemas of such a topic are Protobuf."""
 
 
 class PointerLine(Line):
-    """To a metadata store that is well, but when a table's pointer is moved, and looked at next."""
+    """Line to the metadata store with faults only when a table's pointer is written, and at the next read of one."""
 
-    _is_bad = False
-    _moved = False
+    _is_faulty = False
+    _was_write = False
 
     async def cross(self, what: str, effect: Callable[[], T], *, writes: bool) -> T:
-        self._is_bad = POINTERS in what and (writes or self._moved)
+        self._is_faulty = POINTERS in what and (writes or self._was_write)
         if POINTERS in what:
-            self._moved = writes
+            self._was_write = writes
         return await super().cross(what, effect, writes=writes)
 
-    def _draw(self) -> Fate:
-        return super()._draw() if self._is_bad else Fate.ARRIVES
+    def _draw(self) -> CallOutcome:
+        return super()._draw() if self._is_faulty else CallOutcome.ARRIVES
 
 
 class Host:
-    """One machine with its lines to the stores: a broker or a pipeline."""
+    """One machine with its lines to the stores: a broker, a pipeline driver or an engine."""
 
     def __init__(self, world: "World", name: str) -> None:
         loop = world.loop
         self.name = name
         self.machine = loop.machine(name)
-        self.clock = SimClock(loop, self.machine, skew_ms=loop.luck.randint(-20_000, 20_000))
+        self.clock = SimClock(loop, self.machine, skew_ms=loop.rng.randint(-20_000, 20_000))
         kinds = ("metadata", "objects", "disk")
-        self.lines = [Line(loop, self.machine, kind, world.weather_of(name, kind), world.tally) for kind in kinds]
-        if world.mood.pointers_weather and name.startswith("pipeline") and not world.healed:
-            self.lines[0] = PointerLine(loop, self.machine, "metadata", world.mood.pointers_weather, world.tally)
+        self.lines = [Line(loop, self.machine, kind, world.faults_of(name, kind), world.tally) for kind in kinds]
+        if world.scenario.pointer_faults and name.startswith("pipeline") and not world.healed:
+            self.lines[0] = PointerLine(loop, self.machine, "metadata", world.scenario.pointer_faults, world.tally)
         self.metadata = FaultyMetadata(world.server, self.lines[0])
         self.objects = FaultyObjects(world.objects, self.lines[1])
         self.segments = FaultySegments(world.disk, world.clock, self.lines[2])
-        self.catalog = Catalog(self.metadata, self.objects, LOCATIONS, self.clock, SeededIds(loop.luck))
+        self.catalog = Catalog(self.metadata, self.objects, LOCATIONS, self.clock, SeededIds(loop.rng))
         self.history = TableHistory(self.catalog, self.objects, world.settings.history_bytes_max)
         self.claims = Claims(self.metadata)
         self.log = Log(
@@ -150,48 +152,52 @@ class Host:
             self.segments,
             world.settings,
             self.clock,
-            SeededIds(loop.luck),
+            SeededIds(loop.rng),
             profile_of=world.profile_of,
             history=self.history,
+            on_partition_deleted=self._partition_deleted,
         )
-        self.sweeper = Sweeper(
+        self.gc = WalGarbageCollector(
             self.metadata, self.objects, self.segments, read_grace_ms=world.settings.wal.read_grace_ms
         )
         self.started = False
         self._world = world
 
-    def set_weather(self, weather: Weather) -> None:
+    def _partition_deleted(self, partition: PartitionId) -> None:
+        """Does nothing: this host has no cache."""
+
+    def set_faults(self, faults: FaultRates) -> None:
         for line in self.lines:
-            line.weather = weather
+            line.rates = faults
 
     async def start(self) -> None:
-        """Until it works: stores that cannot be reached at first are tried again."""
+        """Starts the log. Retries while a store is unavailable."""
         while not self.started:
             try:
                 await self.log.start()
                 self.started = True
             except Unavailable:
                 await asyncio.sleep(1.0)
-                self.clock.set_right()
+                self.clock.synchronize()
 
-    async def ask(self, work: Callable[[Log], Coroutine[Any, Any, T]], *, may_cancel: bool = True) -> T:
-        """A client's request. Unavailable, Uncertain: as a client sees a broker that is gone or does not answer. Who
-        gives up closes the connection, and the broker may notice that and cancel the work."""
+    async def call(self, work: Callable[[Log], Coroutine[Any, Any, T]], *, may_cancel: bool = True) -> T:
+        """Runs a client's request. Raises Unavailable and Uncertain as a client sees a broker that is down or does not
+        respond. A client that gives up closes the connection; the broker may detect that and cancel the work."""
         if not self.started or not self.machine.alive:
             await asyncio.sleep(0.1)
-            raise Unavailable(f"{self.name} is not there")
+            raise Unavailable(f"{self.name} is down")
         try:
-            cancels = may_cancel and self._world.luck.random() < 0.5
+            cancels = may_cancel and self._world.rng.random() < 0.5
             async with asyncio.timeout(REQUEST_S):
                 return await self.machine.call(self._bounded(work, WORK_S_MAX), cancels=cancels)
         except TimeoutError:
-            self._world.tally["requests without an answer"] += 1
-            raise Uncertain(f"{self.name} did not answer in {REQUEST_S} s") from None
+            self._world.tally["requests without a response"] += 1
+            raise Uncertain(f"{self.name} did not respond in {REQUEST_S} s") from None
         except Died as error:
             raise Uncertain(f"{self.name} died") from error
 
     async def _bounded(self, work: Callable[[Log], Coroutine[Any, Any, T]], seconds_max: float) -> T:
-        """On the broker: every request ends in time, apart from the time in which the machine stood still."""
+        """Runs work on the broker and checks that it ends in time. Pauses of the machine do not count."""
         loop = self._world.loop
         began, stalled = loop.now, self.machine.stalled_s
         try:
@@ -199,17 +205,19 @@ class Host:
         finally:
             took = loop.now - began - (self.machine.stalled_s - stalled)
             if self.machine.alive and took > seconds_max:
-                self._world.witness.accuse("every wait ends", f"a request to {self.name} took {took:.0f} s")
-            self._check_bytes_held()
+                self._world.oracle.report("requests end in time", f"a request to {self.name} took {took:.0f} s")
+            self._check_buffer_limit()
 
-    def _check_bytes_held(self) -> None:
+    def _check_buffer_limit(self) -> None:
         limit = max(self._world.settings.wal.buffer_bytes_max, BATCH_BYTES_MAX)
-        held = max(writer.bytes_held for writer in self.log._writers.values())
-        if held > limit:
-            self._world.witness.accuse("queues are bounded", f"{self.name} holds {held} bytes, {limit} are allowed")
+        buffered = max(writer.bytes_in_flight for writer in self.log._writers.values())
+        if buffered > limit:
+            self._world.oracle.report(
+                "queues are bounded", f"{self.name} buffers {buffered} bytes, the limit is {limit}"
+            )
 
     async def restart(self) -> None:
-        """Stop in good order: take nothing more, answer what was taken, go."""
+        """Shuts the broker down cleanly: rejects new requests, completes pending ones, then ends its machine."""
         if not self.started or not self.machine.alive:
             return
         self.started = False
@@ -222,48 +230,47 @@ class Host:
 
 
 class World:
-    def __init__(self, loop: SimLoop, mood: Mood) -> None:
+    def __init__(self, loop: SimLoop, scenario: Scenario) -> None:
         self.loop = loop
-        self.luck = luck = loop.luck
-        self.mood = mood
-        self.weather = mood.weather
+        self.rng = rng = loop.rng
+        self.scenario = scenario
+        self.faults = scenario.faults
         self.tally: Counter[str] = Counter()
         self.clock = SimClock(loop)
-        self.witness = Witness(loop, self.tally)
-        self.server = WitnessedServer(self.clock, self.witness)
-        self.objects = WitnessedObjects(self.clock, self.witness)
-        self.disk = WitnessedDisk(self.witness)
+        self.oracle = Oracle(loop, self.tally)
+        self.server = ObservedServer(self.clock, self.oracle)
+        self.objects = ObservedObjects(self.clock, self.oracle)
+        self.disk = ObservedDisk(self.oracle)
         self.settings = LogSettings(
-            fold_every_claims=luck.choice((2, 3, 5, 1000)),
-            tail_claims_max=luck.choice((1, 2, 8)),
-            cache_bytes_max=luck.choice((200, 2_000, 1_000_000)),
-            history_bytes_max=luck.choice((200, 5_000, 1_000_000)),
+            fold_every_claims=rng.choice((2, 3, 5, 1000)),
+            tail_claims_max=rng.choice((1, 2, 8)),
+            cache_bytes_max=rng.choice((200, 2_000, 1_000_000)),
+            history_bytes_max=rng.choice((200, 5_000, 1_000_000)),
             wal=WalSettings(
-                flush_bytes_max=luck.choice((150, 400, 1_000_000)),
-                buffer_bytes_max=luck.choice((600, 5_000, 1_000_000)),
-                read_grace_ms=luck.choice((1_000, 60_000)),
+                flush_bytes_max=rng.choice((150, 400, 1_000_000)),
+                buffer_bytes_max=rng.choice((600, 5_000, 1_000_000)),
+                read_grace_ms=rng.choice((1_000, 60_000)),
             ),
         )
         self.latency_topics: set[str] = set()
-        self.dialects: dict[str, Dialect] = self.witness.dialects
+        self.generators: dict[str, ValueGenerator] = self.oracle.generators
         self.registries: dict[Host, object] = {}
-        """Of schemas, one at each broker."""
+        """Schema registry of each broker."""
         self.partitions: list[PartitionId] = []
         self.brokers: list[Host] = []
         self.pipelines: list[Host] = []
         self.engines: list[Host] = []
         self.damaged: set[str] = set()
-        """Objects and segments that were damaged, at least for a while."""
-        self.outcomes = self.witness.tables.outcomes
-        self.producers_made: set[tuple[int, int]] = set()
-        """Producer ids and epochs that brokers gave to clients."""
+        """Objects and segments that were damaged, even if they are restored now."""
+        self.outcomes = self.oracle.tables.outcomes
+        self.producer_ids: set[tuple[int, int]] = set()
+        """Producer ids and epochs that brokers returned to clients."""
         self.deposed_until = 0.0
         self.healed = False
-        self.quiet = False
-        """The clients are done."""
-        self.over = False
-        """Nobody sleeps any more, nothing is under way."""
-        self._births = 0
+        self.clients_done = False
+        self.finished = False
+        """No machine is paused and no call is pending."""
+        self._machines_started = 0
 
     def profile_of(self, partition: PartitionId) -> Profile:
         return Profile.LATENCY if partition.topic_id in self.latency_topics else Profile.COST
@@ -273,92 +280,92 @@ class World:
     def start(
         self,
         hosts: list[Host],
-        place: int,
+        index: int,
         role: str,
         then: Callable[[Any], Coroutine[Any, Any, None]],
         kind: type[Host] = Host,
     ) -> None:
-        """Put a new machine at that place; when it dies another one comes."""
-        self._births += 1
-        host = kind(self, f"{role}-{self._births}")
-        hosts[place : place + 1] = [host]
-        host.machine.on_death.append(lambda: self._replace(hosts, place, role, then, kind))
+        """Starts a new machine as `hosts[index]`. When it dies, another one replaces it."""
+        self._machines_started += 1
+        host = kind(self, f"{role}-{self._machines_started}")
+        hosts[index : index + 1] = [host]
+        host.machine.on_death.append(lambda: self._replace(hosts, index, role, then, kind))
         host.machine.spawn(then(host))
 
-    def retire_brokers(self) -> None:
-        """They are killed, and nobody comes in their place."""
-        retired, self.brokers = self.brokers, []
-        self.over = True
-        for broker in retired:
+    def kill_brokers(self) -> None:
+        """Kills all brokers without replacement."""
+        killed, self.brokers = self.brokers, []
+        self.finished = True
+        for broker in killed:
             broker.machine.kill()
 
     def _replace(
         self,
         hosts: list[Host],
-        place: int,
+        index: int,
         role: str,
         then: Callable[[Any], Coroutine[Any, Any, None]],
         kind: type[Host],
     ) -> None:
-        if self.over:
+        if self.finished:
             return
         self.tally[f"{role}s killed"] += 1
-        self.loop.after(spread(self.luck, 0.1, 120.0), self.start, hosts, place, role, then, kind)
+        self.loop.after(log_uniform(self.rng, 0.1, 120.0), self.start, hosts, index, role, then, kind)
 
-    def weather_of(self, name: str, kind: str) -> Weather:
-        """On the way from a machine of that name to a store of that kind."""
+    def faults_of(self, name: str, kind: str) -> FaultRates:
+        """Returns the fault rates of calls from a machine to a kind of store."""
         if self.healed:
-            return self.weather
-        driver = self.mood.drivers_weather if name.startswith("pipeline") else None
-        storage = self.mood.storage_weather if kind != "metadata" else None
-        return driver or storage or self.weather
+            return self.faults
+        driver = self.scenario.driver_faults if name.startswith("pipeline") else None
+        storage = self.scenario.storage_faults if kind != "metadata" else None
+        return driver or storage or self.faults
 
     def any_broker(self) -> Host:
-        return self.luck.choice(self.brokers)
+        return self.rng.choice(self.brokers)
 
-    def living(self) -> list[PartitionId]:
-        """Of all topics that there are now."""
-        return [partition for named in self.witness.topics.values() for partition in named.topic.partitions()]
+    def live_partitions(self) -> list[PartitionId]:
+        """Returns the partitions of all topics that exist now."""
+        return [partition for live in self.oracle.topics.values() for partition in live.topic.partitions()]
 
     def any_partition(self) -> PartitionId:
-        return self.luck.choice(self.partitions)
+        return self.rng.choice(self.partitions)
 
     def is_committed(self, record: TrueRecord) -> bool:
-        return self.witness.tables.is_committed(record)
+        return self.oracle.tables.is_committed(record)
 
-    # ── what happens to them ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── disturbances ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def depose(self) -> None:
-        """The metadata store's leader is deposed; some machines do not know it for a while."""
-        seconds = spread(self.luck, 1.0, 7200.0)
+        """Deposes the metadata store's leader. Some machines read from the old one for a while."""
+        seconds = log_uniform(self.rng, 1.0, 7200.0)
         snapshot = self.server.snapshot()
         self.tally["depositions"] += 1
         self.deposed_until = max(self.deposed_until, self.loop.now + seconds)
         for host in (*self.brokers, *self.pipelines, *self.engines):
-            if self.luck.random() < 0.6:
+            if self.rng.random() < 0.6:
                 host.metadata.depose(snapshot, seconds)
 
     def size_of(self, name: str) -> int:
         file = self.disk.files.get(name)
         return len(self.objects._objects[name][0]) if file is None else len(file.data)
 
-    def flip(self, name: str, place: int, bit: int) -> None:
-        """Flip a bit of an object or segment, if it is still there; flipped twice, it is whole again."""
-        if self.witness.flipped.pop(name, None) is None:
-            self.witness.flipped[name] = (place, bit)
+    def flip(self, name: str, position: int, bit: int) -> None:
+        """Flips a bit of an object or segment, if it still exists. A second flip restores it."""
+        if self.oracle.flipped.pop(name, None) is None:
+            self.oracle.flipped[name] = (position, bit)
         if name in self.disk.files:
-            self.disk.files[name].data[place] ^= bit
+            self.disk.files[name].data[position] ^= bit
         elif name in self.objects._objects:
             body, modified_ms = self.objects._objects[name]
             changed = bytearray(body)
-            changed[place] ^= bit
+            changed[position] ^= bit
             self.objects._objects[name] = (bytes(changed), modified_ms)
 
     def heal(self) -> None:
-        """From here on nothing new goes wrong; what is late still arrives, and who is stalled still wakes up."""
+        """Stops all new faults. Late calls still arrive, and paused machines still resume."""
         self.healed = True
-        self.weather = CALM
+        self.faults = CALM
         self.disk.syncs_fail = False
         for host in (*self.brokers, *self.pipelines, *self.engines):
-            host.set_weather(CALM)
-            host.clock.set_right()
+            host.set_faults(CALM)
+            host.clock.synchronize()

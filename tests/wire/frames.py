@@ -1,4 +1,4 @@
-"""What real clients sent, in files: each frame with its size in front, as on the wire."""
+"""Files with captured requests of real clients. Each frame has its size in front, as on the wire."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,12 +9,12 @@ SIZE_BYTES: Final = 4
 
 
 def captured() -> dict[str, list[bytes]]:
-    """The frames of each client, without their sizes."""
+    """Returns the frames of each client, without their sizes."""
     return {path.stem: list(cut(path.read_bytes())) for path in sorted(CAPTURES.glob("*.bin"))}
 
 
 def cut(stream: bytes) -> Iterator[bytes]:
-    """The whole frames at the front of a stream."""
+    """Yields the complete frames of a stream."""
     at = 0
     while at + SIZE_BYTES <= len(stream):
         end = at + SIZE_BYTES + int.from_bytes(stream[at : at + SIZE_BYTES], "big")

@@ -1,8 +1,9 @@
-"""Records what real clients send: `python -m tests.wire.record` writes tests/wire/captures/CLIENT.bin anew; with names
-of clients behind it, only theirs.
+"""Captures the requests of real clients.
 
-Each client works with a broker of ours through a proxy that keeps its requests. Of every request and version a
-few short ones are kept, so that the files stay small. They hold what the clients wrote: no address, no machine's name.
+`python -m tests.wire.record [CLIENT …]` rewrites tests/wire/captures/CLIENT.bin, by default for all clients.
+
+Each client uses a broker through a proxy that records its requests. A few short requests of every kind and version are
+kept, so that the files stay small. They contain no address and no machine name.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.integration.group_members import (
+from tests.harness.clients.group_members import (
     AioKafka,
     Confluent,
     Cooperative,
@@ -27,9 +28,9 @@ from tests.integration.group_members import (
     NewJava,
     wait_until,
 )
-from tests.integration.kafka_clients import CLIENTS, Client, Record
-from tests.integration.programs import need, run
-from tests.integration.transactional_clients import WRITERS
+from tests.harness.clients.kafka_clients import CLIENTS, Client, Record
+from tests.harness.clients.programs import PROGRAMS, require_program, run
+from tests.harness.clients.transactional_clients import TRANSACTIONAL_CLIENTS
 from tests.wire.frames import CAPTURES, cut, joined, key_and_version
 
 from lakestream.testing.brokers import brokers
@@ -46,7 +47,7 @@ MEMBER_KINDS: Final[dict[str, tuple[type[Member], ...]]] = {
 
 
 class Recorder:
-    """A way to the broker that keeps what clients say."""
+    """A proxy to the broker that records requests."""
 
     def __init__(self) -> None:
         self.streams: list[bytearray] = []
@@ -70,10 +71,10 @@ class Recorder:
         self._server.close()
         for writer in self._writers:
             writer.close()
-        await asyncio.sleep(0.1)  # its tasks see the end of their streams
+        await asyncio.sleep(0.1)  # the tasks of the connections end
 
     def frames(self) -> list[bytes]:
-        """Of each request and version the shortest ones."""
+        """Returns the shortest frames of each request and version."""
         kept: dict[tuple[int, int], list[bytes]] = {}
         for frame in sorted({frame for stream in self.streams for frame in cut(bytes(stream))}, key=len):
             same = kept.setdefault(key_and_version(frame), [])
@@ -100,18 +101,18 @@ def use(kind: type[Client], bootstrap: str) -> None:
     client.read("events", "earliest", 2)
     client.offset_at("events", 1_600_000_000_000)
     client.bounds("events")
-    client.produce("made-by-writing", [Record(b"value")])
+    client.produce("auto-created", [Record(b"value")])
     client.delete_topic("events")
 
 
 def use_groups(name: str, bootstrap: str) -> None:
-    """A member, a static one, one that speaks the new protocol; then transactions, and a group's offsets in some."""
+    """Uses dynamic and static members of both protocols, then transactions, some with offsets of a group."""
     for kind in MEMBER_KINDS[name]:
         for instance in (None, "static"):
             group = f"{kind.name.replace(', ', '-')}-{instance or 'dynamic'}"
-            read_along(kind(bootstrap, group, "read", instance))
-    if name in WRITERS:
-        writer = WRITERS[name](bootstrap, "writer")
+            read_all(kind(bootstrap, group, "read", instance))
+    if name in TRANSACTIONAL_CLIENTS:
+        writer = TRANSACTIONAL_CLIENTS[name](bootstrap, "writer")
         for end in (writer.commit, writer.abort):
             writer.begin()
             writer.send("read", 0, b"value")
@@ -122,53 +123,53 @@ def use_groups(name: str, bootstrap: str) -> None:
 
 def use_java_groups(bootstrap: str) -> None:
     use_groups("java", bootstrap)
-    kafka, where = need("kafka-class"), ["--bootstrap-server", bootstrap]
-    groups = [kafka, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *where]
+    kafka, server = require_program("kafka-class"), ["--bootstrap-server", bootstrap]
+    groups = [kafka, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *server]
     run([*groups, "--list", "--state"])
     run([*groups, "--describe", "--all-groups"])
     run([*groups, "--reset-offsets", "--group", "java-dynamic", "--topic", "read", "--to-earliest", "--execute"])
     run([*groups, "--delete-offsets", "--group", "java-dynamic", "--topic", "read"])
     run([*groups, "--delete", "--group", "java-dynamic"])
-    run([kafka, str(Path(__file__).parents[1] / "integration" / "JavaTransactions.java"), bootstrap, "in", "out"])
+    run([kafka, str(PROGRAMS / "JavaTransactions.java"), bootstrap, "in", "out"])
 
 
 def fill(bootstrap: str) -> None:
-    """Before somebody reads along."""
+    """Produces the records that the members then read."""
     client = CLIENTS["kafka-python"](bootstrap, "client")
     for topic in ("read", "written", "in", "out"):
         client.create_topic(topic, 2)
     client.produce("read", [Record(b"%d" % number) for number in range(4)])
 
 
-def read_along(member: Member) -> None:
+def read_all(member: Member) -> None:
     with member:
-        wait_until("it reads and beats", lambda: len(member.read) >= 4, [member])
+        wait_until("the member has read all records", lambda: len(member.read) >= 4, [member])
         time.sleep(1.5)
 
 
 def use_java(bootstrap: str) -> None:
-    kafka, here = need("kafka-class"), Path(__file__).parents[1] / "integration"
-    where = ["--bootstrap-server", bootstrap]
-    topics = [kafka, "org.apache.kafka.tools.TopicCommand", *where, "--topic", "events"]
-    configs = [kafka, "kafka.admin.ConfigCommand", *where, "--entity-type", "topics", "--entity-name", "events"]
+    kafka = require_program("kafka-class")
+    server = ["--bootstrap-server", bootstrap]
+    topics = [kafka, "org.apache.kafka.tools.TopicCommand", *server, "--topic", "events"]
+    configs = [kafka, "kafka.admin.ConfigCommand", *server, "--entity-type", "topics", "--entity-name", "events"]
     run([*topics, "--create", "--partitions", "1", "--config", "max.message.bytes=12000000"])
     run([*topics, "--describe"])
     run([*topics, "--alter", "--partitions", "2"])
     run([*configs, "--alter", "--add-config", "retention.ms=100000"])
     run([*configs, "--describe"])
-    run([kafka, str(here / "JavaClient.java"), bootstrap, "events"])
-    run([kafka, "org.apache.kafka.tools.GetOffsetShell", *where])
-    run([kafka, "org.apache.kafka.tools.LogDirsCommand", *where, "--describe"])
+    run([kafka, str(PROGRAMS / "JavaClient.java"), bootstrap, "events"])
+    run([kafka, "org.apache.kafka.tools.GetOffsetShell", *server])
+    run([kafka, "org.apache.kafka.tools.LogDirsCommand", *server, "--describe"])
     run([*topics, "--delete"])
 
 
 def use_kafkajs(bootstrap: str) -> None:
-    script = Path(__file__).parents[1] / "integration" / "kafkajs_client.js"
-    run([need("kafkajs-node"), str(script), bootstrap, "events"])
+    script = PROGRAMS / "kafkajs_client.js"
+    run([require_program("kafkajs-node"), str(script), bootstrap, "events"])
 
 
 def use_kcat(bootstrap: str) -> None:
-    kcat = [need("kcat"), "-b", bootstrap]
+    kcat = [require_program("kcat"), "-b", bootstrap]
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         run([*kcat, "-t", "events", "-P", "-p", "0", "-z", codec, "-K", ":", "-H", "a=1"], "key:value\n")
     run([*kcat, "-t", "events", "-C", "-p", "0", "-o", "beginning", "-e", "-q"])
@@ -194,11 +195,11 @@ async def record(name: str) -> None:
             recorder.upstream = cluster[0].port
             if name.endswith(GROUPS):
                 await asyncio.to_thread(fill, f"127.0.0.1:{port}")
-                recorder.streams.clear()  # they are another client's
+                recorder.streams.clear()  # the requests of fill()
             await asyncio.to_thread(USES[name], f"127.0.0.1:{port}")
     await recorder.close()
     content = joined(recorder.frames())
-    assert platform.node().encode() not in content, "a capture must not name this machine"
+    assert platform.node().encode() not in content, "a capture must not contain the name of this machine"
     (CAPTURES / f"{name}.bin").write_bytes(content)
     print(f"{name}: {len(recorder.frames())} frames, {len(content)} bytes")
 

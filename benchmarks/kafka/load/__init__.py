@@ -1,5 +1,5 @@
-"""The load generators: `python -m benchmarks.kafka.load TASK`, so that their CPU is not the server's.
+"""Load generators: `python -m benchmarks.kafka.load TASK`, processes of their own, whose CPU is not measured.
 
-A task is JSON (tasks.py). The process connects, says `ready`, waits for a line, does its work, tells on one line what
-came of it, and keeps its connections until its input is closed.
+A task is JSON (tasks.py). The process connects, prints `ready`, waits for a line of input, runs the load, prints its
+result as one line, and keeps its connections until its input is closed.
 """

@@ -1,4 +1,4 @@
-"""See the package: one task, from the first argument to one line of output."""
+"""Runs the task of the first argument, and prints its result."""
 
 import ctypes
 import signal
@@ -7,68 +7,68 @@ from typing import Protocol
 
 import msgspec
 
-from benchmarks.kafka.load.bulk import Consuming, Producing
-from benchmarks.kafka.load.groups import Committing, Rebalancing
-from benchmarks.kafka.load.idle import Connecting, Touching
-from benchmarks.kafka.load.single import Requesting
-from benchmarks.kafka.load.steady import Stamping, Watching
+from benchmarks.kafka.load.bulk import ConsumeLoad, ProduceLoad
+from benchmarks.kafka.load.groups import CommitLoad, RebalanceLoad
+from benchmarks.kafka.load.idle import ConnectLoad, TouchLoad
+from benchmarks.kafka.load.single import SingleLoad
+from benchmarks.kafka.load.steady import StampLoad, WatchLoad
 from benchmarks.kafka.load.tasks import (
     Commit,
     Connect,
     Consume,
+    LoadResult,
     Produce,
     Rebalance,
     Single,
     Stamp,
     Task,
-    Told,
     Touch,
     Transact,
     Watch,
 )
-from benchmarks.kafka.load.transactions import Transacting
+from benchmarks.kafka.load.transactions import TransactLoad
 
 _PR_SET_PDEATHSIG = 1
 
 
-class Worker(Protocol):
-    def work(self) -> Told: ...
+class Load(Protocol):
+    def work(self) -> LoadResult: ...
 
 
 def main() -> int:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no load outlives the benchmark
-    worker = _worker(msgspec.json.decode(sys.argv[1], type=Task))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no load generator outlives the benchmark
+    load = _load(msgspec.json.decode(sys.argv[1], type=Task))
     print("ready", flush=True)
     if not sys.stdin.readline():
-        return 1  # whoever started this is gone
-    print(msgspec.json.encode(worker.work()).decode(), flush=True)
+        return 1  # the parent process has ended
+    print(msgspec.json.encode(load.work()).decode(), flush=True)
     sys.stdin.read()
     return 0
 
 
-def _worker(task: Task) -> Worker:
-    """Connected, and ready to begin."""
+def _load(task: Task) -> Load:
+    """Returns the load, whose clients are connected."""
     match task:
         case Produce():
-            return Producing(task)
+            return ProduceLoad(task)
         case Consume():
-            return Consuming(task)
+            return ConsumeLoad(task)
         case Stamp():
-            return Stamping(task)
+            return StampLoad(task)
         case Watch():
-            return Watching(task)
+            return WatchLoad(task)
         case Single():
-            return Requesting(task)
+            return SingleLoad(task)
         case Touch():
-            return Touching(task)
+            return TouchLoad(task)
         case Connect():
-            return Connecting(task)
+            return ConnectLoad(task)
         case Commit():
-            return Committing(task)
+            return CommitLoad(task)
         case Rebalance():
-            return Rebalancing(task)
+            return RebalanceLoad(task)
         case Transact():
-            return Transacting(task)
+            return TransactLoad(task)
 
 
 if __name__ == "__main__":

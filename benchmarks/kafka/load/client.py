@@ -1,4 +1,4 @@
-"""confluent-kafka as all generators use it: librdkafka's defaults, apart from what is said here."""
+"""Clients of all load generators: confluent-kafka with librdkafka's defaults, apart from the settings here."""
 
 import json
 import statistics
@@ -9,30 +9,28 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 WAIT_S_MAX = 120.0
-"""For anything: a load that takes longer has failed."""
-
-
+"""Time limit of any operation: a load that takes longer has failed."""
 _ERRORS = 3
-"""What librdkafka says of its own accord; a Kafka that was restarted has no leaders for a moment, and it wonders."""
+"""Log level of librdkafka, which would otherwise warn that a restarted Kafka has no leaders for a moment."""
 
 
 class LoadFailed(Exception):
-    """The server refused, lost or never answered something."""
+    """The server rejected or lost a request, or did not respond."""
 
 
-class Sending:
-    """A producer that notices what was not delivered, how large its batches are, and, if asked, how long acks took."""
+class LoadProducer:
+    """Producer that records failed deliveries, batch sizes and, optionally, latencies of acks."""
 
     def __init__(
         self, bootstrap: str, topic: str, options: Mapping[str, str | int], *, times_acks: bool = False
     ) -> None:
         self.acks_s: list[float] = []
         self.acks_at: array[int] | None = None
-        """Partition, offset and time of each ack, one after the other, for whoever sets an empty one."""
+        """Partition, offset and time of each ack, in order. The caller enables it by setting an empty array."""
         self._batch_sizes: list[float] = []
-        self._failed = ""
+        self._failure = ""
         self._topic = topic
-        self.producer = Producer(
+        self.client = Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "log_level": _ERRORS,
@@ -40,58 +38,58 @@ class Sending:
                 "queue.buffering.max.messages": 200_000,
                 "queue.buffering.max.kbytes": 262_144,
                 "delivery.report.only.error": not times_acks,
-                "on_delivery": self._delivered,
+                "on_delivery": self._on_delivery,
                 "statistics.interval.ms": 250,
-                "stats_cb": self._noted,
+                "stats_cb": self._on_statistics,
                 **options,
             }
         )
-        self.producer.list_topics(timeout=WAIT_S_MAX)  # connects
+        self.client.list_topics(timeout=WAIT_S_MAX)  # connects
 
     def send(self, value: bytes, partition: int, topic: str = "") -> None:
         while True:
             try:
-                self.producer.produce(topic or self._topic, value, partition=partition)
+                self.client.produce(topic or self._topic, value, partition=partition)
                 return
             except BufferError:
-                self.producer.poll(0.005)
+                self.client.poll(0.005)
 
     def finish(self) -> None:
-        left = self.producer.flush(WAIT_S_MAX)
-        if left or self._failed:
-            raise LoadFailed(self._failed or f"{left} records were not acknowledged in {WAIT_S_MAX:.0f} s")
+        left = self.client.flush(WAIT_S_MAX)
+        if left or self._failure:
+            raise LoadFailed(self._failure or f"{left} records were not acknowledged in {WAIT_S_MAX:.0f} s")
 
     @property
     def batch_bytes(self) -> float:
         return statistics.median(self._batch_sizes) if self._batch_sizes else 0.0
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._failed = f"a record was not delivered: {error}"
+            self._failure = f"a record was not delivered: {error}"
         elif (took_s := message.latency()) is not None:
             self.acks_s.append(took_s)
             if self.acks_at is not None:
                 self.acks_at.extend((message.partition() or 0, message.offset() or 0, time.time_ns()))
 
-    def _noted(self, text: str) -> None:
+    def _on_statistics(self, text: str) -> None:
         topic = json.loads(text)["topics"].get(self._topic)
         if topic and topic["batchsize"]["cnt"]:
             self._batch_sizes.append(topic["batchsize"]["avg"])
 
 
-def consumer(bootstrap: str) -> Consumer:
-    """It joins no group: partitions are assigned."""
-    made = Consumer(
+def create_consumer(bootstrap: str) -> Consumer:
+    """Creates a consumer for assigned partitions, which joins no group."""
+    client = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "log_level": _ERRORS,
             "group.id": "bench",
             "enable.auto.commit": False,
-            "fetch.queue.backoff.ms": 5,  # a full queue would otherwise wait for a second
+            "fetch.queue.backoff.ms": 5,  # the default is a pause of a second when the queue is full
         }
     )
-    made.list_topics(timeout=WAIT_S_MAX)  # connects
-    return made
+    client.list_topics(timeout=WAIT_S_MAX)  # connects
+    return client
 
 
 def from_start(topic: str, partitions: int) -> list[TopicPartition]:

@@ -1,46 +1,46 @@
-"""Many topics that hold little, many connections that say nothing."""
+"""Many small topics, and many idle connections."""
 
 import socket
 import struct
 
-from benchmarks.kafka.load.client import WAIT_S_MAX, Sending
+from benchmarks.kafka.load.client import WAIT_S_MAX, LoadProducer
 from benchmarks.kafka.load.payload import SIZE, records
-from benchmarks.kafka.load.tasks import Connect, Told, Touch
+from benchmarks.kafka.load.tasks import Connect, LoadResult, Touch
 from benchmarks.kafka.wire import API_VERSIONS, framed
 
 
-class Touching:
+class TouchLoad:
     def __init__(self, task: Touch) -> None:
         self._task = task
-        self._sending = Sending(task.bootstrap, "", {})
+        self._producer = LoadProducer(task.bootstrap, "", {})
 
-    def work(self) -> Told:
+    def work(self) -> LoadResult:
         value = records()[0]
         for number in range(self._task.topics):
-            self._sending.send(value, 0, topic=f"{self._task.prefix}{number}")
-        self._sending.finish()
-        return Told(size=self._task.topics * SIZE)
+            self._producer.send(value, 0, topic=f"{self._task.prefix}{number}")
+        self._producer.finish()
+        return LoadResult(size=self._task.topics * SIZE)
 
 
-class Connecting:
-    """By hand: a client library has threads and buffers for each."""
+class ConnectLoad:
+    """Opens raw connections, because a client library uses threads and buffers for each."""
 
     def __init__(self, task: Connect) -> None:
         self._task = task
         self._open: list[socket.socket] = []
 
-    def work(self) -> Told:
+    def work(self) -> LoadResult:
         for _ in range(self._task.connections):
-            made = socket.create_connection(("127.0.0.1", self._task.port), timeout=WAIT_S_MAX)
-            made.sendall(framed(API_VERSIONS))
-            (size,) = struct.unpack(">i", _received(made, 4))
-            _received(made, size)
-            self._open.append(made)
-        return Told()
+            connection = socket.create_connection(("127.0.0.1", self._task.port), timeout=WAIT_S_MAX)
+            connection.sendall(framed(API_VERSIONS))
+            (size,) = struct.unpack(">i", _received(connection, 4))
+            _received(connection, size)
+            self._open.append(connection)
+        return LoadResult()
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
-    found = connection.recv(size, socket.MSG_WAITALL)
-    if len(found) != size:
-        raise ConnectionError("the server closed a connection that had just said hello")
-    return found
+    data = connection.recv(size, socket.MSG_WAITALL)
+    if len(data) != size:
+        raise ConnectionError("the server closed the connection after the ApiVersions request")
+    return data

@@ -1,4 +1,4 @@
-"""Records that compress as events do: about a third of them is chance, the rest are words that return."""
+"""Records that compress like events: about a third is random, the rest are repeated words."""
 
 import random
 import struct
@@ -12,18 +12,18 @@ SIZE: Final = 1024
 _SIZE: Final = struct.Struct(">I")
 
 
-def records(wanted: Values = Values(), seed: int = 1) -> list[bytes]:  # noqa: B008 -- frozen
-    luck = random.Random(seed)
-    words = [luck.randbytes(luck.randrange(2, 5)).hex() for _ in range(64)]
-    return [_record(luck, words, wanted.chance) for _ in range(wanted.count)]
+def records(kind: Values = Values(), seed: int = 1) -> list[bytes]:  # noqa: B008 -- frozen
+    rng = random.Random(seed)
+    words = [rng.randbytes(rng.randrange(2, 5)).hex() for _ in range(64)]
+    return [_record(rng, words, kind.random_bytes) for _ in range(kind.count)]
 
 
-def keep(values: Sequence[bytes], path: Path) -> None:
-    """For generators that are told of them: each behind its size."""
+def write_values(values: Sequence[bytes], path: Path) -> None:
+    """Writes values to a file for load generators, each after its size."""
     path.write_bytes(b"".join(_SIZE.pack(len(value)) + value for value in values))
 
 
-def kept(path: Path) -> list[bytes]:
+def read_values(path: Path) -> list[bytes]:
     data, at, values = path.read_bytes(), 0, []
     while at < len(data):
         (size,) = _SIZE.unpack_from(data, at)
@@ -32,7 +32,7 @@ def kept(path: Path) -> list[bytes]:
     return values
 
 
-def _record(luck: random.Random, words: list[str], chance: int) -> bytes:
-    fields = [f'"{luck.choice(words)}":"{luck.choice(words)} {luck.choice(words)}"' for _ in range(28)]
-    text = f'{{"id":"{luck.randbytes(chance).hex()}",{",".join(fields)}}}'.encode()
+def _record(rng: random.Random, words: list[str], random_bytes: int) -> bytes:
+    fields = [f'"{rng.choice(words)}":"{rng.choice(words)} {rng.choice(words)}"' for _ in range(28)]
+    text = f'{{"id":"{rng.randbytes(random_bytes).hex()}",{",".join(fields)}}}'.encode()
     return text[:SIZE].ljust(SIZE, b" ")

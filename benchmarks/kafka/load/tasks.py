@@ -1,20 +1,20 @@
-"""What a load generator is told to do, and what it tells afterwards."""
+"""Tasks of load generators, and their results."""
 
 import msgspec
 
 
 class Values(msgspec.Struct, frozen=True):
-    """So many different ones, which come again and again, and so many bytes of chance in each.
+    """Number of different values, which are sent in a cycle, and of random bytes in each.
 
-    By default many more than lz4 can look back over (64 KiB), so that none is found whole in another. Whoever looks
-    back further needs more of them."""
+    By default they are larger than the window of lz4 (64 KiB), so that no value matches an earlier one. A codec with a
+    larger window needs more values."""
 
     count: int = 4096
-    chance: int = 96
+    random_bytes: int = 96
 
 
 class Produce(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """So many records as fast as they are taken, over all partitions in turn."""
+    """Produces records as fast as the server accepts them, over all partitions in turn."""
 
     bootstrap: str
     topic: str
@@ -23,11 +23,11 @@ class Produce(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     codec: str = "none"
     values: Values = Values()
     values_from: str = ""
-    """A file with the values instead, as `payload.keep` writes it; they come again and again."""
+    """A file with the values, written by `payload.write_values`; they are sent in a cycle."""
 
 
 class Consume(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """So many records from the start on, as fast as they come: by one consumer after the other."""
+    """Consumes records from the start as fast as possible, with one consumer after the other."""
 
     bootstrap: str
     topic: str
@@ -37,7 +37,7 @@ class Consume(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Stamp(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """So many records a second, each with the time at which it was sent; tells how long acks took."""
+    """Produces records at a rate, each with its send time; returns the latencies of acks."""
 
     bootstrap: str
     topic: str
@@ -45,17 +45,17 @@ class Stamp(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     records: int
     per_s: int
     skip: int
-    """Records at the start that do not count: logs are being opened."""
+    """Records at the start that are not measured, because the broker opens the logs then."""
     linger_ms: int = 5
     producers: int = 1
-    """Which take turns."""
+    """Number of producers, which send in turns."""
     values: Values = Values()
     acks_to: str = ""
-    """A file for what was acknowledged: partition, offset and time (ns since 1970) of each, as 64 bits each."""
+    """A file for acknowledged records: partition, offset and time (ns since 1970) of each, as 64 bits each."""
 
 
 class Watch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Receives what Stamp sends; tells how long records took from end to end."""
+    """Consumes the records of Stamp; returns their end-to-end latencies."""
 
     bootstrap: str
     topic: str
@@ -65,7 +65,7 @@ class Watch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Single(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Several producers, each with requests of one record and one request in flight."""
+    """Runs several producers, each with requests of one record and one request in flight."""
 
     bootstrap: str
     topic: str
@@ -75,7 +75,7 @@ class Single(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Touch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """One record to each of the topics `{prefix}0`, `{prefix}1` …"""
+    """Produces one record to each of the topics `{prefix}0`, `{prefix}1` …"""
 
     bootstrap: str
     prefix: str
@@ -83,14 +83,14 @@ class Touch(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Connect(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """So many connections that have said hello and then say nothing."""
+    """Opens connections, each of which sends one ApiVersions request and is idle afterwards."""
 
     port: int
     connections: int
 
 
 class Commit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """So many requests that commit offsets of all partitions of a topic, over groups that have one in flight each."""
+    """Commits offsets of all partitions of a topic, for several groups with one request in flight each."""
 
     bootstrap: str
     topic: str
@@ -101,7 +101,7 @@ class Commit(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Rebalance(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A group whose members all join again, so many times; tells how long it took from the first to the last."""
+    """Rebalances a group whose members all rejoin, a number of times; returns the durations."""
 
     bootstrap: str
     topic: str
@@ -111,8 +111,7 @@ class Rebalance(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Transact(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """So many transactions of one record to each partition, by producers that have one open each; tells how long they
-    took."""
+    """Commits transactions of one record to each partition, by several producers; returns the durations."""
 
     bootstrap: str
     topic: str
@@ -125,11 +124,13 @@ class Transact(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 Task = Produce | Consume | Stamp | Watch | Single | Touch | Connect | Commit | Rebalance | Transact
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class LoadResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a load generator."""
+
     size: int = 0
     """Bytes of record values."""
     batch_bytes: float = 0.0
-    """Of a batch on its way to the server, on average and before it is compressed."""
+    """Average size of a batch before compression."""
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     worst_ms: float = 0.0

@@ -1,6 +1,4 @@
-"""What can go wrong in the catalog, as kinds of our own errors: callers above treat them by kind, the REST protocol by
-class, since Iceberg has a name for each.
-"""
+"""Errors of the catalog. Callers handle them by kind; the REST API by class, because Iceberg names each of them."""
 
 from lakestream.errors import Conflict, Corrupt, Missing, Rejected, Uncertain
 
@@ -20,18 +18,20 @@ class NamespaceNotEmpty(Conflict): ...
 class TableExists(Conflict): ...
 
 
-class CommitRefused(Conflict):
-    """The table is not what the commit was made for: load it again. Nothing of the commit was kept."""
+class CommitFailed(Conflict):
+    """The table has changed since it was loaded. Nothing of the commit was kept: load the table again."""
 
 
-class CommitUnknown(Uncertain):
-    """It may have taken effect: its files must stay until somebody has looked."""
+class CommitStateUnknown(Uncertain):
+    """The commit may have taken effect. Its files must stay until the table's metadata decides."""
 
 
 class Unsupported(Rejected):
-    """A part of the specification that is not served here."""
+    """A part of the Iceberg specification that this catalog does not support."""
 
 
-class TableAltered(Corrupt):
-    """Somebody changed a topic's table in a way that the stream cannot follow. Its text says what a person can choose;
-    until then nothing of the topic is moved, trimmed or swept."""
+class IncompatibleTable(Corrupt):
+    """A topic's table was changed so that the pipeline cannot continue.
+
+    The message lists what an operator can do. Until then no records of the topic are moved, trimmed or deleted.
+    """

@@ -1,7 +1,7 @@
-"""Namespaces: a record each, with its properties. A namespace's parent must be there, and a full one cannot be dropped.
+"""Namespaces: one record each, with its properties. The parent must exist, and only an empty namespace can be dropped.
 
-Nothing locks a namespace while tables are put into it. Whoever puts something in puts the namespace's own record anew
-afterwards (`hold`): a drop that looked before that finds another version and looks again.
+No lock protects a namespace while a table is added. After adding a table or a child namespace, the catalog writes the
+namespace's own record again (`touch`). A concurrent drop then fails on the record's version and checks again.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from lakestream.catalog.errors import NamespaceExists, NamespaceNotEmpty, NoSuchNamespace
-from lakestream.catalog.names import Namespace, shown
+from lakestream.catalog.identifiers import Namespace, dotted
 from lakestream.errors import Conflict, Corrupt, Rejected, Unavailable
 from lakestream.metadata import keys
 from lakestream.metadata.store import ABSENT, MetadataStore, Record, put_one
 
 TRIES_MAX: Final = 200
-"""Each meets another change of the same namespace; many tables may be made in one at the same time."""
+"""Of a change that conflicts with others. Many tables may be created in one namespace at the same time."""
 PROPERTIES_BYTES_MAX: Final = 256 * 1024
 
 
@@ -28,7 +28,7 @@ class Altered(NamedTuple):
     updated: list[str]
     removed: list[str]
     missing: list[str]
-    """Were to be removed and were not there."""
+    """To be removed, but not set."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -47,17 +47,18 @@ class Namespaces:
         try:
             stored = await put_one(self._store, key, _value(properties), ABSENT)
         except Conflict:
-            raise NamespaceExists(f"namespace {shown(namespace)} exists already") from None
+            raise NamespaceExists(f"Namespace already exists: {dotted(namespace)}") from None
         if parent:
             try:
-                await self.hold(parent)
+                await self.touch(parent)
             except NoSuchNamespace:
-                # Dropped meanwhile. If somebody has put something into the new one it stays, with its version changed.
+                # The parent was dropped meanwhile. If a table was added to the new namespace, its version has changed,
+                # and the namespace stays.
                 await self._store.delete(key, stored.version)
                 raise
 
     async def ensure(self, namespace: Namespace) -> None:
-        """Have it, whoever makes it."""
+        """Creates the namespace if it does not exist."""
         if await self._store.get(keys.namespace_key(namespace)) is None:
             try:
                 await self.create(namespace, {})
@@ -68,9 +69,9 @@ class Namespaces:
         return _namespace(await self._record(namespace)).properties
 
     async def children(self, parent: Namespace = (), *, confirmed: bool = False) -> list[Namespace]:
-        """The namespaces directly in one; of none: those of the top."""
+        """Returns the direct children of a namespace; by default the top-level namespaces."""
         prefix = f"{keys.levels_name(parent)}." if parent else ""
-        end = f"{prefix}{keys.BEHIND_NAMES}"
+        end = f"{prefix}{keys.AFTER_NAMES}"
         records = (await self._store.scan(keys.NAMESPACES, prefix, end, confirmed=confirmed)).records
         return [keys.levels_of(record.name) for record in records if "." not in record.name.removeprefix(prefix)]
 
@@ -83,12 +84,12 @@ class Namespaces:
                 await put_one(self._store, keys.namespace_key(namespace), _value(after), record.version)
             except Conflict:
                 continue
-            gone = [name for name in removals if name in before]
-            return Altered(list(updates), gone, [name for name in removals if name not in before])
+            present = [name for name in removals if name in before]
+            return Altered(list(updates), present, [name for name in removals if name not in before])
         raise _busy(namespace)
 
-    async def hold(self, namespace: Namespace) -> None:
-        """Put it anew, so that a drop of it that has looked already looks again. NoSuchNamespace: it came too late."""
+    async def touch(self, namespace: Namespace) -> None:
+        """Writes the record again, so that a concurrent drop checks again. NoSuchNamespace: it was dropped before."""
         for _ in range(TRIES_MAX):
             record = await self._record(namespace)
             try:
@@ -102,7 +103,9 @@ class Namespaces:
         for _ in range(TRIES_MAX):
             record = await self._record(namespace)
             if await self.children(namespace, confirmed=True) or not await holds_no_table(namespace):
-                raise NamespaceNotEmpty(f"namespace {shown(namespace)} is not empty: drop what is in it first")
+                raise NamespaceNotEmpty(
+                    f"Namespace {dotted(namespace)} is not empty: drop its tables and child namespaces first"
+                )
             try:
                 await self._store.delete(keys.namespace_key(namespace), record.version)
             except Conflict:
@@ -114,14 +117,14 @@ class Namespaces:
         key = keys.namespace_key(namespace)
         record = await self._store.get(key) or await self._store.get(key, confirmed=True)
         if record is None:
-            raise NoSuchNamespace(f"there is no namespace {shown(namespace)}")
+            raise NoSuchNamespace(f"Namespace does not exist: {dotted(namespace)}")
         return record
 
 
 def _value(properties: Mapping[str, str]) -> bytes:
     value = _encode(_Namespace(dict(properties)))
     if len(value) > PROPERTIES_BYTES_MAX:
-        raise Rejected(f"the properties of a namespace take at most {PROPERTIES_BYTES_MAX} bytes, not {len(value)}")
+        raise Rejected(f"namespace properties of {len(value)} bytes: use at most {PROPERTIES_BYTES_MAX}")
     return value
 
 
@@ -129,8 +132,10 @@ def _namespace(record: Record) -> _Namespace:
     try:
         return _decode(record.value)
     except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(f"metadata record {record.path} is no namespace ({error}); restore it from a backup") from error
+        raise Corrupt(
+            f"metadata record {record.path} is not a namespace ({error}): restore it from a backup"
+        ) from error
 
 
 def _busy(namespace: Namespace) -> Unavailable:
-    return Unavailable(f"namespace {shown(namespace)} changes all the time: try again")
+    return Unavailable(f"namespace {dotted(namespace)}: changed concurrently {TRIES_MAX} times: retry")

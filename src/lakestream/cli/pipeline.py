@@ -1,38 +1,47 @@
-"""`lakestream pipeline`: moves the logs into tables, on a Spark of its own; until it is told to stop, or once.
+"""`lakestream pipeline`: moves records from the logs into tables on Spark, until it is stopped, or once.
 
-Also what `spark-submit` runs (submit/pipeline.py), and the child of `lakestream serve` (child.py).
+`spark-submit` (submit/pipeline.py) and the child process of `lakestream serve` (pipeline_child.py) run it too.
 """
 
 import argparse
 import asyncio
 import logging
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import uvloop
 
+from lakestream.aio.backoff import Backoff
 from lakestream.cli.options import PIPELINE_OPTIONS, add_options, settings_of
-from lakestream.cli.stopping import told_to_stop
-from lakestream.cli.text import human_size, plural
-from lakestream.errors import LakestreamError
-from lakestream.moving import open_driver
+from lakestream.cli.output.text import human_size, plural
+from lakestream.cli.process.signals import stop_event
+from lakestream.config.settings import Settings
+from lakestream.errors import LakestreamError, Unavailable
 from lakestream.pipeline.driver import Driver, PipelineOptions
-from lakestream.pipeline.job import SparkJob, WorkSettings
 from lakestream.pipeline.maintenance.job import SparkRewrites
-from lakestream.pipeline.rounds import Round
-from lakestream.pipeline.spark import SparkSettings
-from lakestream.settings import Settings
+from lakestream.pipeline.spark.job import SparkJob
+from lakestream.pipeline.spark.session import SparkSettings
+from lakestream.pipeline.tasks import WorkSettings
+from lakestream.pipeline.topic_status import MicroBatchResult
+from lakestream.server.node import check_folders
+from lakestream.server.pipeline import open_driver
+
+log = logging.getLogger(__name__)
 
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
-BAR_WIDTH: Final = 30
-BAR_EVERY_S: Final = 0.5
 RETRY_S: Final = (1.0, 5.0, 15.0)
-"""Before what failed for the moment is tried again: `--once` ends well only if everything is moved."""
+"""Waits before `--once` retries: it succeeds only if it moves all records."""
+START_RETRY_S_MIN: Final = 1.0
+START_RETRY_S_MAX: Final = 30.0
+STEADY_S: Final = 60.0
+"""After a run of this length, the pauses between starts begin again at their minimum."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser, PIPELINE_OPTIONS)
-    parser.add_argument("--once", action="store_true", help="move what is there now, say what was done, and end")
+    parser.add_argument("--once", action="store_true", help="move all records that exist now, print a summary, and end")
     parser.add_argument("--parent", type=int, default=-1, help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -40,6 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments, options=PIPELINE_OPTIONS)
     level = logging.WARNING if arguments.once else logging.INFO
+    if arguments.once:
+        check_folders(settings)  # before Spark starts
     logging.basicConfig(level=level, format=LOG_FORMAT, stream=sys.stderr, force=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_pipeline(settings, once=arguments.once, parent=arguments.parent))
@@ -47,9 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _pipeline(settings: Settings, *, once: bool, parent: int) -> int:
     loop = asyncio.get_running_loop()
-    stop = told_to_stop(parent)
+    stop = stop_event(parent)
     job = SparkJob(work_settings(settings), SparkSettings(master=settings.master))
-    moving = loop.create_task(_move(settings, job, once=once), name="pipeline")
+    move = _once(settings, job) if once else _run(settings, job)
+    moving = loop.create_task(move, name="pipeline")
     stopping = loop.create_task(stop.wait(), name="pipeline.stop")
     try:
         await asyncio.wait([moving, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -59,19 +71,40 @@ async def _pipeline(settings: Settings, *, once: bool, parent: int) -> int:
     finally:
         moving.cancel()
         stopping.cancel()
-        closing = loop.create_task(job.close(), name="pipeline.close")  # what waits for Spark ends with it
+        closing = loop.create_task(job.close(), name="pipeline.close")  # ends all calls that wait for Spark
         await asyncio.wait([moving, stopping, closing])
 
 
-async def _move(settings: Settings, job: SparkJob, *, once: bool) -> int:
-    """Spark comes up while the stores are opened."""
+async def _run(settings: Settings, job: SparkJob) -> int:
+    """Runs the driver. If a store or Spark does not respond at the start, waits and tries again.
+
+    Misconfigured: a setting is wrong, so waiting does not help."""
+    loop, backoff = asyncio.get_running_loop(), Backoff(START_RETRY_S_MIN, START_RETRY_S_MAX, STEADY_S)
+    while True:
+        started_s = loop.time()
+        try:
+            async with _open(settings, job, once=False) as driver:
+                await driver.run()
+            return 0
+        except Unavailable as error:
+            wait_s = backoff.failed(loop.time() - started_s)
+            log.warning("pipeline.start_failed error=%s retry_in=%.1fs", error, wait_s)
+        await asyncio.sleep(wait_s)
+
+
+@asynccontextmanager
+async def _open(settings: Settings, job: SparkJob, *, once: bool) -> AsyncIterator[Driver]:
+    """Starts Spark while it opens the stores. Unavailable: a store does not respond, or Spark does not start."""
     starting = asyncio.get_running_loop().create_task(job.start(), name="pipeline.spark")
     options = PipelineOptions(interval_ms=settings.interval_ms, once=once)
     rewrites = SparkRewrites(lambda: job.spark, work_settings(settings))
     try:
         async with open_driver(settings, options, job, rewrites) as driver:
             await starting
-            return await _once(driver, job) if once else await _for_ever(driver)
+            yield driver
+    except Unavailable:
+        await starting  # a wrong setting of Spark comes first: waiting for a store does not correct it
+        raise
     finally:
         await rewrites.close()
         starting.cancel()
@@ -80,49 +113,40 @@ async def _move(settings: Settings, job: SparkJob, *, once: bool) -> int:
             starting.exception()
 
 
-async def _for_ever(driver: Driver) -> int:
-    await driver.run()
+async def _once(settings: Settings, job: SparkJob) -> int:
+    async with _open(settings, job, once=True) as driver:
+        return await _move_once(driver)
+
+
+async def _move_once(driver: Driver) -> int:
+    total = MicroBatchResult()
+    await _move_all(driver, total)
+    print(_summary(total), flush=True)
+    if total.stalled:
+        raise LakestreamError(f"{plural(len(total.stalled), 'topic')} could not be moved: {'; '.join(total.stalled)}")
+    if total.lag_records:
+        raise LakestreamError(
+            f"{plural(total.lag_records, 'record')} could not be moved; the log lines above have the errors"
+        )
     return 0
 
 
-async def _once(driver: Driver, job: SparkJob) -> int:
-    tally = Tally(shows_bar=sys.stdout.isatty())
-    driver.on_round = tally.note
-    drawing = asyncio.get_running_loop().create_task(_draw(tally, driver, job), name="pipeline.bar")
-    try:
-        await _move_all(driver, tally)
-    finally:
-        drawing.cancel()
-        await asyncio.wait([drawing])
-    print(tally.said(), flush=True)
-    if tally.stuck:
-        raise LakestreamError(f"{plural(len(tally.stuck), 'topic')} could not be moved: {'; '.join(tally.stuck)}")
-    if tally.left:
-        raise LakestreamError(f"{plural(tally.left, 'record')} could not be moved; the lines above say why")
-    return 0
-
-
-async def _move_all(driver: Driver, tally: "Tally") -> None:
+async def _move_all(driver: Driver, total: MicroBatchResult) -> None:
     for wait_s in (0, *RETRY_S):
         await asyncio.sleep(wait_s)
         moved = -1
-        while tally.moves > moved and (moved < 0 or tally.left):
-            moved = tally.moves
-            await driver.run_once()
-        if not tally.left or tally.stuck:
+        while total.moves > moved and (moved < 0 or total.lag_records):
+            moved = total.moves
+            total.add(await driver.run_once())
+        if not total.lag_records or total.stalled:
             return
 
 
-async def _draw(tally: "Tally", driver: Driver, job: SparkJob) -> None:
-    """Also within a round, which may take minutes: as many tasks as have ended, and the seconds, so that it moves."""
-    begun_s = asyncio.get_running_loop().time()
-    while tally.shows_bar:
-        await asyncio.sleep(BAR_EVERY_S)
-        moving, waiting = driver.under_way
-        if not waiting:
-            continue
-        share = await asyncio.to_thread(job.spark.share_done) if moving and job.spark is not None else 0.0
-        tally.draw(int(moving * share), waiting, asyncio.get_running_loop().time() - begun_s)
+def _summary(total: MicroBatchResult) -> str:
+    return (
+        f"moved {plural(total.records, 'record')} ({human_size(total.bytes)}) into {plural(total.files, 'file')}"
+        f" in {sum(total.seconds.values()):.1f} s"
+    )
 
 
 def work_settings(settings: Settings) -> WorkSettings:
@@ -130,46 +154,3 @@ def work_settings(settings: Settings) -> WorkSettings:
     return WorkSettings(
         storage_url=settings.storage_url, segments_dir=str(folder.absolute()) if folder is not None else None
     )
-
-
-class Tally:
-    """What all rounds did together, and, in a terminal, how far it is: one line that is written over."""
-
-    def __init__(self, *, shows_bar: bool) -> None:
-        self.shows_bar = shows_bar
-        self._records = self._bytes = self._files = 0
-        self._seconds = 0.0
-        self._moving = 0
-        self.moves = 0
-        self.left = 0
-        """Records that were seen and are not in a table."""
-        self.stuck: list[str] = []
-
-    def note(self, done: Round) -> None:
-        self.moves += done.moves
-        self._records += done.records
-        self._bytes += done.bytes
-        self._files += done.files
-        self._seconds += sum(done.seconds.values())
-        self.left, self.stuck = done.lag_records, done.stuck
-        self._moving = 0
-        self.draw(0, self.left, self._seconds)
-
-    def draw(self, moving: int, waiting: int, elapsed_s: float) -> None:
-        """`moving`: how many of those that wait are done, though not committed yet."""
-        self._moving = max(self._moving, moving)  # what is being committed is under way no longer
-        if self.shows_bar:
-            print(f"\r{self.bar(self._moving, waiting)}  {elapsed_s:.0f} s", end="", flush=True)
-
-    def bar(self, moving: int, waiting: int) -> str:
-        known = self._records + waiting
-        done = self._records + moving
-        share = done / known if known else 1.0
-        return f"[{'#' * int(share * BAR_WIDTH):<{BAR_WIDTH}}] {share:4.0%}  {done:,} records"
-
-    def said(self) -> str:
-        over_bar = "\n" if self.shows_bar else ""
-        return (
-            f"{over_bar}moved {plural(self._records, 'record')} ({human_size(self._bytes)})"
-            f" into {plural(self._files, 'file')} in {self._seconds:.1f} s"
-        )

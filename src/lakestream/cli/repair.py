@@ -1,7 +1,7 @@
-"""`lakestream topic repair`: rows that need their bytes no longer get their columns, at the same offsets.
+"""`lakestream table repair`: fills the columns of rows that keep their bytes, at the same offsets.
 
-Opens the stores as a pipeline does, and works in this process: no Spark is needed, nor a broker. What could be
-repaired, and what not and why, is shown before by `lakestream table rejects` (rejects.py).
+The command opens the stores itself: it needs neither Spark nor a broker. `lakestream table dead-letters`
+(dead_letters.py) shows beforehand which rows can be repaired, and why others cannot.
 """
 
 import argparse
@@ -12,30 +12,30 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from lakestream.catalog.catalog import Catalog
-from lakestream.catalog.opening import open_catalog
+from lakestream.aio.progress import reported
+from lakestream.catalog.catalog import Catalog, open_catalog
 from lakestream.cli.options import add_options, settings_of
-from lakestream.cli.reasons import reasons_as_json, reasons_in_columns
-from lakestream.cli.text import plural
+from lakestream.cli.output.text import plural, reasons_as_json, reasons_in_columns
 from lakestream.clock import RandomIds, SystemClock
-from lakestream.coordination.schemas.shelf import SchemaShelf
+from lakestream.config.settings import Settings
+from lakestream.coordination.schema_registry.schema_reader import SchemaReader
+from lakestream.errors import Missing
 from lakestream.metadata.topics import NamedTopic, Topics
-from lakestream.node import open_stores
 from lakestream.pipeline.maintenance.job import LocalRewrites
-from lakestream.pipeline.maintenance.repair import RepairDone, Repairs
-from lakestream.pipeline.typed_topics import TypedTopics
-from lakestream.settings import Settings
+from lakestream.pipeline.repair.repair import RepairDone, Repairs
+from lakestream.pipeline.topic_schemas import TopicSchemas
+from lakestream.server.node import Access, metadata_name, open_stores
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
     add_options(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    done = asyncio.run(_done(settings_of(arguments), arguments.topic))
+    done = asyncio.run(_repair(settings_of(arguments), arguments.topic))
     if arguments.json:
         print(json.dumps(_as_json(arguments.topic, done)))
     else:
@@ -44,34 +44,38 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if done.left else 0
 
 
-async def _done(settings: Settings, topic: str) -> RepairDone:
-    # Here and not above: whoever asks for help does not wait for the kernels.
-    from lakestream.pipeline.maintenance.work import Rewriting
+async def _repair(settings: Settings, topic: str) -> RepairDone:
+    # Imported here, so that --help does not load the kernels.
+    with reported("loading the kernels, or compiling them at the first start"):
+        from lakestream.pipeline.maintenance.worker import FileRewriter
 
-    async with opened(settings, topic) as its:
-        typed = TypedTopics(its.catalog, its.registry, its.catalog.clock)
-        job = LocalRewrites(Rewriting(its.catalog.objects, its.catalog.locations, its.catalog.ids))
-        return await Repairs(its.catalog, typed, job).run(its.named, progress())
+    async with opened(settings, topic, Access.EXISTING) as stores:
+        schemas = TopicSchemas(stores.catalog, stores.registry, stores.catalog.clock)
+        job = LocalRewrites(FileRewriter(stores.catalog.objects, stores.catalog.locations, stores.catalog.ids))
+        return await Repairs(stores.catalog, schemas, job).run(stores.named, progress())
 
 
 class Opened(NamedTuple):
     named: NamedTopic
     catalog: Catalog
-    registry: SchemaShelf
+    registry: SchemaReader
 
 
 @asynccontextmanager
-async def opened(settings: Settings, topic: str) -> AsyncIterator[Opened]:
-    """Missing: there is no such topic."""
+async def opened(settings: Settings, topic: str, access: Access) -> AsyncIterator[Opened]:
+    """Opens the stores. Missing if the topic or a store does not exist."""
     clock, ids = SystemClock(), RandomIds()
-    async with open_stores(settings, clock, ids) as stores:
+    async with open_stores(settings, clock, ids, access=access) as stores:
         catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, clock, ids)
-        named = NamedTopic(topic, await Topics(stores.metadata).get(topic))
-        yield Opened(named, catalog, SchemaShelf(stores.metadata))
+        try:
+            named = NamedTopic(topic, await Topics(stores.metadata).get(topic))
+        except Missing as error:
+            raise Missing(f"{error} (metadata store: {metadata_name(settings)})") from error
+        yield Opened(named, catalog, SchemaReader(stores.metadata))
 
 
 def progress() -> Callable[[int, int], None] | None:
-    """How far it is, for who looks on."""
+    """Returns a function that prints progress to a terminal; None if standard error is not a terminal."""
     return _progress if sys.stderr.isatty() else None
 
 
@@ -92,12 +96,12 @@ def _as_json(topic: str, done: RepairDone) -> dict[str, object]:
 
 def _lines(topic: str, done: RepairDone) -> list[str]:
     rows, better = plural(done.rows_before, "row"), done.rows_before - done.rows_after
+    files = plural(done.files_written, "file")
     if not done.rows_before and not done.files_written:
-        said = ["every value has its columns"]
+        result = "every value has its columns"
     elif better or not done.files_written:
-        said = [f"{better:,} of {rows} have their columns now, in {plural(done.files_written, 'file')}"]
+        result = f"{better:,} of {rows} have their columns now, in {files}"
     else:
-        said = [f"more is in columns now, in {plural(done.files_written, 'file')}; {rows} need their bytes beside them"]
-    said += reasons_in_columns("why they have no columns", done.reasons, done.firsts)
-    said[0] = f"topic {topic}: {said[0]}"
-    return [*said, *(f"not looked at: {reason}" for reason in done.left)]
+        result = f"more is in columns now, in {files}; {rows} still keep their bytes"
+    reasons = reasons_in_columns("why they have no columns", done.reasons, done.firsts)
+    return [f"topic {topic}: {result}", *reasons, *(f"not read: {reason}" for reason in done.left)]

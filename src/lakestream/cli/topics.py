@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types export nothing
@@ -17,21 +18,37 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types e
     ResourceType,
 )
 
-from lakestream.cli.client import add_bootstrap, admin_of, settings_from, topic_of, topics_of, wait_for
-from lakestream.cli.text import columns, plural
-from lakestream.errors import Rejected
+from lakestream.catalog.topic_table.columns import STREAM, VALUE
+from lakestream.cli.cluster.topic_figures import figures_of
+from lakestream.cli.output.http_client import add_http, table_of
+from lakestream.cli.output.kafka_client import (
+    add_bootstrap,
+    admin_of,
+    cluster_of,
+    settings_from,
+    topic_of,
+    topic_settings,
+    topics_of,
+    wait_for,
+)
+from lakestream.cli.output.text import columns, human_size, plural
+from lakestream.coordination.topic_config import WITHOUT_EFFECT
+from lakestream.errors import LakestreamError, Rejected
+from lakestream.schemas.layout_terms import partition_terms, sort_terms
 
-BROKER_DECIDES = -1
+BROKER_DEFAULT: Final = -1
+NAMESPACE: Final = "lakestream.table.namespace"
 
 
 def configure_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
-    parser.add_argument("--partitions", type=int, default=BROKER_DECIDES, metavar="N", help="else the broker's default")
+    parser.add_argument("--partitions", type=int, default=BROKER_DEFAULT, metavar="N", help="default: the broker's")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; may be repeated")
     _common(parser, create)
 
 
 def configure_list(parser: argparse.ArgumentParser) -> None:
+    add_http(parser)
     _common(parser, show_all)
 
 
@@ -42,9 +59,10 @@ def configure_describe(parser: argparse.ArgumentParser) -> None:
 
 def configure_alter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
-    parser.add_argument("--partitions", type=int, metavar="N", help="how many there shall be; they only become more")
+    parser.add_argument("--partitions", type=int, metavar="N", help="new number of partitions; it can only grow")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; may be repeated")
     parser.add_argument("--unset", action="append", default=[], metavar="NAME", help="back to its default")
+    add_http(parser)
     _common(parser, alter)
 
 
@@ -55,33 +73,78 @@ def configure_delete(parser: argparse.ArgumentParser) -> None:
 
 def _common(parser: argparse.ArgumentParser, run: Any) -> None:
     add_bootstrap(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def create(arguments: argparse.Namespace) -> int:
     name: str = arguments.topic
-    wanted = NewTopic(name, arguments.partitions, BROKER_DECIDES, config=settings_from(arguments.set))
+    new_topic = NewTopic(name, arguments.partitions, BROKER_DEFAULT, config=settings_from(arguments.set))
     admin = admin_of(arguments.bootstrap)
     topics_of(admin, arguments.bootstrap)
-    wait_for(admin.create_topics([wanted])[name], f"topic {name} cannot be made")
+    wait_for(admin.create_topics([new_topic])[name], f"topic {name} cannot be created")
     count = len(topic_of(admin, arguments.bootstrap, name).partitions)
-    _say(arguments, {"topic": name, "partitions": count}, f"topic {name} with {plural(count, 'partition')}")
+    _print(arguments, {"topic": name, "partitions": count}, f"topic {name} with {plural(count, 'partition')}")
+    _print_waiting(arguments, settings_from(arguments.set), lambda: None)
     return 0
+
+
+def _print_waiting(arguments: argparse.Namespace, settings: Mapping[str, str], table: Callable[[], Any]) -> None:
+    """Prints which layout settings have no effect yet, because the table lacks the columns that they name."""
+    named = {setting: layout_columns(setting, settings[setting]) for setting in LAYOUT if setting in settings}
+    if not any(named.values()) or arguments.json:
+        return
+    try:
+        metadata = table()
+    except LakestreamError:
+        missing, when = named, "unless the table has it already"
+    else:
+        existing = column_names(metadata) if metadata is not None else frozenset()
+        missing = {setting: [one for one in columns if one not in existing] for setting, columns in named.items()}
+        when = "which the table gets with the first value that has it"
+    for setting, names in missing.items():
+        for name in names:
+            print(f"{setting} waits for column {name}, {when}")
+
+
+LAYOUT: Final = ("lakestream.table.partition", "lakestream.table.sort")
+
+
+def layout_columns(setting: str, text: str) -> list[str]:
+    """Returns the columns of values or keys that a layout setting names."""
+    terms = partition_terms(text) if setting == LAYOUT[0] else [one.term for one in sort_terms(text)]
+    return list(dict.fromkeys(term.column for term in terms if term.column.split(".")[0] not in (VALUE, STREAM)))
+
+
+def column_names(metadata: Any) -> frozenset[str]:
+    """Returns the names of a table's columns, nested ones with dots."""
+    (schema,) = [one for one in metadata["schemas"] if one["schema-id"] == metadata["current-schema-id"]]
+    return frozenset(_names(schema["fields"], ""))
+
+
+def _names(fields: Sequence[Any], prefix: str) -> Iterator[str]:
+    for field in fields:
+        yield prefix + field["name"]
+        if isinstance(field["type"], dict) and field["type"].get("type") == "struct":
+            yield from _names(field["type"]["fields"], f"{prefix}{field['name']}.")
 
 
 def show_all(arguments: argparse.Namespace) -> int:
-    topics = topics_of(admin_of(arguments.bootstrap), arguments.bootstrap)
-    counts = [(name, len(topic.partitions)) for name, topic in sorted(topics.items())]
+    admin = admin_of(arguments.bootstrap)
+    figures = figures_of(admin, cluster_of(admin, arguments.bootstrap), arguments.http)
     if arguments.json:
-        print(json.dumps([{"topic": name, "partitions": count} for name, count in counts]))
-    elif counts:
-        for line in columns([("topic", "partitions"), *((name, str(count)) for name, count in counts)], _LAST, ""):
-            print(line)
+        print(json.dumps([{"topic": name, **one._asdict()} for name, one in figures.topics.items()]))
+        return 0
+    rows = [("topic", "partitions", "records", "size", "table", "lag")]
+    for name, one in figures.topics.items():
+        size = "-" if one.bytes is None else human_size(one.bytes)
+        lag = "-" if one.lag_records is None else f"{one.lag_records:,}"
+        rows.append((name, str(one.partitions), f"{one.records:,}", size, one.table or "-", lag))
+    if figures.topics:
+        print("\n".join(columns(rows, frozenset({1, 2, 3, 5}), "")))
+    if figures.missing:
+        print(f"tables and lag are not known: {figures.missing}")
     return 0
-
-
-_LAST = frozenset({1})
 
 
 def describe(arguments: argparse.Namespace) -> int:
@@ -89,13 +152,13 @@ def describe(arguments: argparse.Namespace) -> int:
     admin = admin_of(arguments.bootstrap)
     topic_of(admin, arguments.bootstrap, name)
     what = f"topic {name} cannot be described"
-    found = wait_for(admin.describe_topics(TopicCollection([name]))[name], what)
-    leaders = {part.id: part.leader for part in found.partitions}
+    topic = wait_for(admin.describe_topics(TopicCollection([name]))[name], what)
+    leaders = {partition.id: partition.leader for partition in topic.partitions}
     starts = _offsets(admin, name, list(leaders), OffsetSpec.earliest(), what)  # type: ignore[no-untyped-call]
     ends = _offsets(admin, name, list(leaders), OffsetSpec.latest(), what)  # type: ignore[no-untyped-call]
     settings = _settings(admin, name, what)
     if arguments.json:
-        parts = [
+        partitions = [
             {
                 "partition": number,
                 "start": starts[number],
@@ -104,11 +167,11 @@ def describe(arguments: argparse.Namespace) -> int:
             }
             for number, broker in leaders.items()
         ]
-        chosen = {entry.name: {"value": entry.value, "set": _is_set(entry)} for entry in settings}
-        print(json.dumps({"topic": name, "id": str(found.topic_id), "partitions": parts, "settings": chosen}))
+        values = {entry.name: {"value": entry.value, "set": _is_set(entry)} for entry in settings}
+        print(json.dumps({"topic": name, "id": str(topic.topic_id), "partitions": partitions, "settings": values}))
         return 0
     print(f"topic {name}, {plural(len(leaders), 'partition')}")
-    rows = [("partition", "start", "end", "told to clients")]
+    rows = [("partition", "start", "end", "leader")]
     rows += [
         (str(number), str(starts[number]), str(ends[number]), f"{broker.host}:{broker.port}")
         for number, broker in leaders.items()
@@ -116,9 +179,7 @@ def describe(arguments: argparse.Namespace) -> int:
     for line in columns(rows, frozenset({0, 1, 2})):
         print(line)
     print("settings")
-    for line in columns(
-        [(entry.name, entry.value or "", "" if _is_set(entry) else "default") for entry in settings], _NONE
-    ):
+    for line in columns([(entry.name, entry.value or "", _remark(entry)) for entry in settings], _NONE):
         print(line)
     return 0
 
@@ -127,14 +188,21 @@ _NONE: frozenset[int] = frozenset()
 
 
 def _offsets(admin: AdminClient, topic: str, numbers: list[int], spec: OffsetSpec, what: str) -> dict[int, int]:
-    answers = admin.list_offsets({TopicPartition(topic, number): spec for number in numbers})
-    return {part.partition: wait_for(answer, what).offset for part, answer in answers.items()}
+    futures = admin.list_offsets({TopicPartition(topic, number): spec for number in numbers})
+    return {partition.partition: wait_for(future, what).offset for partition, future in futures.items()}
 
 
 def _settings(admin: AdminClient, topic: str, what: str) -> list[ConfigEntry]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    found: dict[str, ConfigEntry] = wait_for(admin.describe_configs([resource])[resource], what)
-    return sorted(found.values(), key=lambda entry: (not _is_set(entry), entry.name))
+    entries: dict[str, ConfigEntry] = wait_for(admin.describe_configs([resource])[resource], what)
+    shown = [entry for entry in entries.values() if _is_set(entry) or entry.name not in WITHOUT_EFFECT]
+    return sorted(shown, key=lambda entry: (not _is_set(entry), entry.name))
+
+
+def _remark(entry: ConfigEntry) -> str:
+    if not _is_set(entry):
+        return "default"
+    return "has no effect" if entry.name in WITHOUT_EFFECT else ""
 
 
 def _is_set(entry: ConfigEntry) -> bool:
@@ -155,12 +223,14 @@ def alter(arguments: argparse.Namespace) -> int:
     admin = admin_of(arguments.bootstrap)
     topic_of(admin, arguments.bootstrap, name)
     what = f"topic {name} cannot be changed"
-    if entries:  # first: a wrong setting then leaves the topic as it was
+    if entries:  # first: a wrong setting leaves the topic unchanged
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         wait_for(admin.incremental_alter_configs([resource])[resource], what)
     if arguments.partitions is not None:
         wait_for(admin.create_partitions([NewPartitions(name, arguments.partitions)])[name], what)
-    _say(arguments, {"topic": name, "changed": True}, f"topic {name} changed")
+    _print(arguments, {"topic": name, "changed": True}, f"topic {name} changed")
+    namespace = topic_settings(admin, [name])[name][NAMESPACE]
+    _print_waiting(arguments, settings_from(arguments.set), lambda: table_of(arguments.http, namespace, name))
     return 0
 
 
@@ -168,11 +238,11 @@ def delete(arguments: argparse.Namespace) -> int:
     admin = admin_of(arguments.bootstrap)
     for name in arguments.topic:
         topic_of(admin, arguments.bootstrap, name)
-    for name, answer in admin.delete_topics(arguments.topic).items():
-        wait_for(answer, f"topic {name} cannot be deleted")
-        _say(arguments, {"topic": name, "deleted": True}, f"topic {name} deleted")
+    for name, future in admin.delete_topics(arguments.topic).items():
+        wait_for(future, f"topic {name} cannot be deleted")
+        _print(arguments, {"topic": name, "deleted": True}, f"topic {name} deleted")
     return 0
 
 
-def _say(arguments: argparse.Namespace, for_programs: dict[str, Any], for_people: str) -> None:
-    print(json.dumps(for_programs) if arguments.json else for_people)
+def _print(arguments: argparse.Namespace, content: dict[str, Any], text: str) -> None:
+    print(json.dumps(content) if arguments.json else text)

@@ -1,6 +1,6 @@
-"""`lakestream wal show OBJECT`: what is inside a WAL object or segment, every checksum checked.
+"""`lakestream wal show OBJECT`: prints the content of a WAL object or segment, and verifies every checksum.
 
-Byte positions are those in the file or object, as claims name them.
+Byte positions are those in the file or object, as in claims.
 """
 
 import argparse
@@ -11,21 +11,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from lakestream.batch import RecordBatch, is_commit, split, verify
-from lakestream.cli.text import columns, human_size, human_time, plural, printable
+from lakestream.cli.output.text import columns, human_size, human_time, plural, printable
 from lakestream.clock import RandomIds, SystemClock
-from lakestream.data.wal.format import HEADER_SIZE, VERSION, Decoded, Kind, Range, decode, decode_header, walk_segment
+from lakestream.data.wal.format import (
+    HEADER_SIZE,
+    VERSION,
+    DecodedFrame,
+    FrameKind,
+    Range,
+    decode,
+    decode_header,
+    walk_segment,
+)
 from lakestream.errors import Corrupt, Missing, Unavailable
 from lakestream.model import Buffer
-from lakestream.storage.opening import open_store
+from lakestream.records.batch import RecordBatch, is_commit, split, verify
+from lakestream.storage.open_store import open_store
 
 
 class Shown(NamedTuple):
-    """A WAL object or segment, read and checked."""
+    """A WAL object or segment with verified checksums."""
 
     name: str
     size: int
-    frames: list[Decoded]
+    frames: list[DecodedFrame]
     is_segment: bool
     sealed: bool
     torn_size: int
@@ -46,7 +55,7 @@ def show(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(as_json(shown, arguments.batches), indent=2))
         else:
-            # Made whole before it is printed: a damaged batch is one line of error, not half a listing.
+            # Complete before it is printed: a damaged batch is one error line, not half a listing.
             print("\n".join(list(as_text(shown, arguments.batches))))
     return 0
 
@@ -89,15 +98,15 @@ def examine(body: Buffer, name: str) -> Shown:
 
 
 def _is_segment(body: Buffer, name: str) -> bool:
-    """By its first header, or by its name where that is damaged."""
+    """Decides by the first header, or by the name if the header is damaged."""
     try:
-        return decode_header(body[:HEADER_SIZE], name).kind is not Kind.OBJECT
+        return decode_header(body[:HEADER_SIZE], name).kind is not FrameKind.OBJECT
     except Corrupt:
         return name.endswith(".seg")
 
 
-def batches_of(shown: Shown, frame: Decoded, part: Range) -> Iterator[tuple[int, RecordBatch]]:
-    """Each batch of a range with its position."""
+def batches_of(shown: Shown, frame: DecodedFrame, part: Range) -> Iterator[tuple[int, RecordBatch]]:
+    """Yields each batch of a range with its position."""
     position = frame.position + part.byte_start
     for data in split(frame.bytes_of(part), f"{shown.name} at byte {position}"):
         yield position, verify(data, f"{shown.name} at byte {position}")
@@ -137,12 +146,12 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
         yield "stored", human_time(footers[0].stored_ms)
     yield "checksum", "ok" if shown.frames else "-"
     if shown.is_segment:
-        yield "frames", f"{sum(frame.kind is Kind.SEGMENT_FRAME for frame in shown.frames):,}"
+        yield "frames", f"{sum(frame.kind is FrameKind.SEGMENT_FRAME for frame in shown.frames):,}"
         yield "closed", "cleanly (sealed)" if shown.sealed else "no: still being written, or its writer died"
     if shown.torn_size:
         yield (
             "torn tail",
-            f"{human_size(shown.torn_size)} that its writer did not finish; nothing in it was acknowledged",
+            f"{human_size(shown.torn_size)} of an incomplete write; nothing in it was acknowledged",
         )
     ranges = [part for frame in shown.frames for part in frame.ranges]
     records = sum(part.record_count for part in ranges)
@@ -150,15 +159,15 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     yield "holds", f"{plural(records, 'record')} in {plural(len(ranges), 'range')}, {human_size(data_size)}"
 
 
-def _frame_line(frame: Decoded) -> str:
-    what = "seal" if frame.kind is Kind.SEGMENT_SEAL else "frame"
+def _frame_line(frame: DecodedFrame) -> str:
+    what = "seal" if frame.kind is FrameKind.SEGMENT_SEAL else "frame"
     footer = frame.footer
     return (
         f"{what} {footer.sequence} at byte {frame.position:,}, {human_size(frame.size)}, {human_time(footer.stored_ms)}"
     )
 
 
-def _range_rows(frame: Decoded) -> Iterator[tuple[str, ...]]:
+def _range_rows(frame: DecodedFrame) -> Iterator[tuple[str, ...]]:
     for part in frame.ranges:
         yield (
             printable(part.topic_id),
@@ -180,13 +189,13 @@ def _batch_row(position: int, batch: RecordBatch) -> tuple[str, ...]:
         str(batch.producer_epoch) if batch.has_producer else "-",
         f"{batch.base_sequence} to {batch.last_sequence}" if has_sequence else "-",
         batch.compression,
-        _what(batch),
+        _batch_type(batch),
         human_time(batch.base_timestamp),
         human_time(batch.max_timestamp),
     )
 
 
-def _what(batch: RecordBatch) -> str:
+def _batch_type(batch: RecordBatch) -> str:
     if batch.is_control:
         return "commit" if is_commit(batch) else "abort"
     return "transactional" if batch.is_transactional else "plain"
@@ -207,7 +216,7 @@ def as_json(shown: Shown, with_batches: bool) -> dict[str, Any]:
     }
 
 
-def _frame_json(shown: Shown, frame: Decoded, with_batches: bool) -> dict[str, Any]:
+def _frame_json(shown: Shown, frame: DecodedFrame, with_batches: bool) -> dict[str, Any]:
     footer = frame.footer
     return {
         "kind": frame.kind.name.lower(),
@@ -220,8 +229,8 @@ def _frame_json(shown: Shown, frame: Decoded, with_batches: bool) -> dict[str, A
     }
 
 
-def _range_json(shown: Shown, frame: Decoded, part: Range, with_batches: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _range_json(shown: Shown, frame: DecodedFrame, part: Range, with_batches: bool) -> dict[str, Any]:
+    content: dict[str, Any] = {
         "topic_id": part.topic_id,
         "partition": part.partition,
         "claim_id": part.claim_id,
@@ -230,8 +239,8 @@ def _range_json(shown: Shown, frame: Decoded, part: Range, with_batches: bool) -
         "record_count": part.record_count,
     }
     if with_batches:
-        told["batches"] = [_batch_json(position, batch) for position, batch in batches_of(shown, frame, part)]
-    return told
+        content["batches"] = [_batch_json(position, batch) for position, batch in batches_of(shown, frame, part)]
+    return content
 
 
 def _batch_json(position: int, batch: RecordBatch) -> dict[str, Any]:

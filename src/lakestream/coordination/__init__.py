@@ -1,0 +1,1 @@
+"""State that brokers share: topics, brokers, groups, transactions and schemas, and the tasks that maintain it."""

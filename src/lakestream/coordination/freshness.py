@@ -1,10 +1,11 @@
-"""A fresh read: a table that has everything which was acknowledged when somebody asked for it.
+"""Fresh reads: waits until a table contains all records that were acknowledged before the request.
 
-Where the logs end now → an ask in the metadata store → the pipeline wakes, moves and commits → the table's pointer
-moves, which wakes us → the table says how far it is. Every wait ends: when the time is over, or it is known that nobody
-will come, the answer is what there is, and why it is not more.
+The ends of the topic's partitions → a refresh request in the metadata store → the pipeline wakes, moves records and
+commits → the table's pointer changes, which wakes the waiting request → the table's metadata contains the offsets it
+has reached. Every wait ends: after its timeout, or when the topic is stalled, the result contains
+the missing partitions and the reason.
 
-Before: protocol/rest/iceberg/tables.py.  The other side: pipeline/asked.py.
+Before: protocol/rest/iceberg/tables.py.  The reader of the requests: pipeline/refresh_requests.py.
 """
 
 import asyncio
@@ -13,110 +14,105 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, NamedTuple
 
+from lakestream.aio.gather import gather_limited
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import NoSuchTable
-from lakestream.catalog.names import TableName
-from lakestream.catalog.next_offsets import next_offsets
-from lakestream.catalog.topic_names import name_of
+from lakestream.catalog.identifiers import TableName
+from lakestream.catalog.topic_table.offsets import next_offsets
+from lakestream.catalog.topic_table_names import name_of
 from lakestream.clock import Clock, Ids
-from lakestream.coordination.cluster import ClusterView
+from lakestream.config.parsing import format_seconds
+from lakestream.coordination.metadata_cache import MetadataCache
 from lakestream.data.log.log import Log
-from lakestream.durations import seconds
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata import keys
-from lakestream.metadata.asks import Asks
-from lakestream.metadata.reports import Reports
+from lakestream.metadata.pipeline_status import PipelineStatusStore
+from lakestream.metadata.refresh_requests import RefreshRequests
 from lakestream.metadata.store import MetadataStore
-from lakestream.metadata.topics import Topic, Topics
-from lakestream.storage.together import together
+from lakestream.metadata.topics import NamedTopic, Topic, Topics
 
 log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 100
-"""Of one broker. Who comes then gets what there is at once."""
-LOOK_MS: Final = 1_000
-"""Also without news, which may get lost."""
-LOGS_AT_ONCE: Final = 32
+"""Requests that wait, per broker. Further requests do not wait."""
+CHECK_MS: Final = 1_000
+"""How often the table is checked without a change notification, which may be lost."""
+PARTITIONS_AT_ONCE: Final = 32
 REMOVE_S_MAX: Final = 5
-HEARD_MS: Final = 3 * 60 * 1000
-"""A pipeline that lives says so every minute: what one said before may no longer hold."""
-LACKING_SHOWN: Final = 3
+STATUS_AGE_MS_MAX: Final = 3 * 60 * 1000
+"""A running pipeline writes its status every minute. An older status is stale."""
+MISSING_SHOWN: Final = 3
 
 
-class Fresh(NamedTuple):
+class FreshReadResult(NamedTuple):
     is_fresh: bool
-    why: str
-    """What is missing, and for what reason; or why nothing can be."""
+    reason: str
+    """The missing records and the reason; or why no records can be missing."""
 
 
-class NamedTopic(NamedTuple):
-    name: str
-    topic: Topic
-
-
-class Freshness:
+class FreshReads:
     def __init__(
-        self, store: MetadataStore, logs: Log, catalog: Catalog, view: ClusterView, clock: Clock, ids: Ids
+        self, store: MetadataStore, logs: Log, catalog: Catalog, metadata_cache: MetadataCache, clock: Clock, ids: Ids
     ) -> None:
         self._store = store
         self._logs = logs
         self._catalog = catalog
-        self._view = view
+        self._metadata_cache = metadata_cache
         self._clock = clock
         self._ids = ids
         self._topics = Topics(store)
-        self._asks = Asks(store)
-        self._reports = Reports(store)
-        self._news: set[asyncio.Event] = set()  # of each who waits
+        self._requests = RefreshRequests(store)
+        self._statuses = PipelineStatusStore(store)
+        self._changed: set[asyncio.Event] = set()  # one per waiting request
         self._closed = False
 
     def close(self) -> None:
-        """Whoever waits gets what there is."""
+        """Ends all waits."""
         self._closed = True
-        for news in self._news:
-            news.set()
+        for changed in self._changed:
+            changed.set()
 
-    async def wait(self, name: TableName, wait_ms: int) -> Fresh:
-        """Until the table of that name has all that its topic's logs have now, or the time is over."""
-        lacking: dict[int, str] = {}
-        said = ""
+    async def wait(self, name: TableName, wait_ms: int) -> FreshReadResult:
+        """Waits until the table has all records that its topic has now, for `wait_ms` at most."""
+        missing: dict[int, str] = {}
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                return await self._wait(name, lacking)
+                return await self._wait(name, missing)
         except TimeoutError:
-            said = f"not within {seconds(wait_ms)}{await self._silence()}"
+            reason = f"not within {format_seconds(wait_ms)}{await self._pipeline_silence()}"
         except LakestreamError as error:
-            said = f"{error}"
-        return Fresh(False, "; ".join([said, *_shown(lacking)]))
+            reason = f"{error}"
+        return FreshReadResult(False, "; ".join([reason, *_shown(missing)]))
 
-    async def _wait(self, name: TableName, lacking: dict[int, str]) -> Fresh:
-        found = await self._topic_of(name)
-        if found is None:
-            return Fresh(True, "no topic stands behind this table")
-        if len(self._news) >= WAITING_MAX:
-            return Fresh(False, f"{len(self._news)} others wait already: ask again")
-        topic_id = found.topic.topic_id
-        ends = await self._ends(found.topic)
-        lacking.update(await self._lacking(topic_id, ends))
-        if not lacking:
-            return Fresh(True, "")
-        async with self._followed(topic_id) as news, self._asked(topic_id, {one: ends[one] for one in lacking}):
+    async def _wait(self, name: TableName, missing: dict[int, str]) -> FreshReadResult:
+        named = await self._topic_of(name)
+        if named is None:
+            return FreshReadResult(True, "the table has no topic")
+        if len(self._changed) >= WAITING_MAX:
+            return FreshReadResult(False, f"{len(self._changed)} requests wait already: retry")
+        topic_id = named.topic.topic_id
+        ends = await self._ends(named.topic)
+        missing.update(await self._missing(topic_id, ends))
+        if not missing:
+            return FreshReadResult(True, "")
+        requested = {number: ends[number] for number in missing}
+        async with self._watched(topic_id) as changed, self._requested(topic_id, requested):
             while not self._closed:
-                news.clear()
-                now = await self._lacking(topic_id, ends)
-                lacking.clear()
-                lacking.update(now)
-                if not lacking:
-                    return Fresh(True, "")
-                if why := await self._stuck(found.name):
-                    return Fresh(False, "; ".join([why, *_shown(lacking)]))
+                changed.clear()
+                now = await self._missing(topic_id, ends)
+                missing.clear()
+                missing.update(now)
+                if not missing:
+                    return FreshReadResult(True, "")
+                if reason := await self._stalled(named.name):
+                    return FreshReadResult(False, "; ".join([reason, *_shown(missing)]))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_MS / 1000):
-                        await news.wait()
-        return Fresh(False, "; ".join(["this server stops", *_shown(lacking)]))
+                    async with asyncio.timeout(CHECK_MS / 1000):
+                        await changed.wait()
+        return FreshReadResult(False, "; ".join(["this server stops", *_shown(missing)]))
 
     async def _topic_of(self, name: TableName) -> NamedTopic | None:
-        """The topic that is called like the table; else the one whose table has been given another name."""
+        """Returns the topic with the table's name, else the topic whose table was renamed to it."""
         with suppress(Missing):
             topic = await self._topics.get(name.name)
             if name_of(name.name, topic.settings) == name:
@@ -124,20 +120,20 @@ class Freshness:
         with suppress(Missing, NoSuchTable):
             table = (await self._catalog.pointers.find(name)).table
             if table.topic_id:
-                topic_name = await self._view.name_of_id(table.topic_id)
+                topic_name = await self._metadata_cache.name_of_id(table.topic_id)
                 topic = await self._topics.get(topic_name)
                 if topic.topic_id == table.topic_id:
                     return NamedTopic(topic_name, topic)
         return None
 
     async def _ends(self, topic: Topic) -> dict[int, int]:
-        """Up to which all is decided: no open transaction lies before it."""
+        """Returns the last stable offset of each partition: no open transaction is before it."""
         partitions = topic.partitions()
-        bounds = await together([self._logs.bounds(partition) for partition in partitions], LOGS_AT_ONCE)
+        bounds = await gather_limited([self._logs.bounds(partition) for partition in partitions], PARTITIONS_AT_ONCE)
         return {partition.number: bound.stable for partition, bound in zip(partitions, bounds, strict=True)}
 
-    async def _lacking(self, topic_id: str, ends: Mapping[int, int]) -> dict[int, str]:
-        """How far each partition is that is not there yet."""
+    async def _missing(self, topic_id: str, ends: Mapping[int, int]) -> dict[int, str]:
+        """Returns the progress of each partition that has not reached its end."""
         try:
             reached = next_offsets((await self._catalog.load_id(topic_id)).metadata)
         except NoSuchTable:
@@ -148,57 +144,57 @@ class Freshness:
             if reached.get(number, 0) < end
         }
 
-    async def _stuck(self, name: str) -> str:
-        report = await self._reports.get()
-        if report is None or self._clock.now_ms() - report.at_ms > HEARD_MS:
+    async def _stalled(self, name: str) -> str:
+        status = await self._statuses.get()
+        if status is None or self._clock.now_ms() - status.at_ms > STATUS_AGE_MS_MAX:
             return ""
-        topic = report.topics.get(name)
-        return f"the topic is stuck: {topic.stuck}" if topic is not None and topic.stuck else ""
+        topic = status.topics.get(name)
+        return f"the topic is stalled: {topic.stalled}" if topic is not None and topic.stalled else ""
 
-    async def _silence(self) -> str:
-        """Of the pipeline, where that explains it."""
+    async def _pipeline_silence(self) -> str:
+        """Returns whether and since when no pipeline runs, or nothing if one runs."""
         try:
-            report = await self._reports.get()
+            status = await self._statuses.get()
         except LakestreamError:
             return ""
-        if report is None:
+        if status is None:
             return ": no pipeline has run yet, start one"
-        silent_ms = self._clock.now_ms() - report.at_ms
-        return f": the pipeline was last heard of {silent_ms // 1000} s ago" if silent_ms > HEARD_MS else ""
+        age_ms = self._clock.now_ms() - status.at_ms
+        return f": the pipeline wrote its last status {age_ms // 1000} s ago" if age_ms > STATUS_AGE_MS_MAX else ""
 
     @asynccontextmanager
-    async def _asked(self, topic_id: str, ends: Mapping[int, int]) -> AsyncIterator[None]:
+    async def _requested(self, topic_id: str, ends: Mapping[int, int]) -> AsyncIterator[None]:
         name = self._ids.new()
-        await self._asks.put(name, topic_id, ends)
+        await self._requests.put(name, topic_id, ends)
         try:
             yield
         finally:
             try:
                 async with asyncio.timeout(REMOVE_S_MAX):
-                    await self._asks.remove(name)
+                    await self._requests.remove(name)
             except (LakestreamError, TimeoutError) as error:
-                log.warning("freshness.ask_left name=%s error=%s", name, error)  # the pipeline removes it
+                log.warning("freshness.cleanup_failed name=%s error=%s", name, error)  # the pipeline removes it
 
     @asynccontextmanager
-    async def _followed(self, topic_id: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set whenever the table may have moved."""
-        news = asyncio.Event()
+    async def _watched(self, topic_id: str) -> AsyncIterator[asyncio.Event]:
+        """Yields an event that is set whenever the table may have changed."""
+        changed = asyncio.Event()
 
-        async def follow() -> None:
-            with suppress(LakestreamError):  # then the looks in between find it
+        async def watch() -> None:
+            with suppress(LakestreamError):  # then the periodic checks see the change
                 async for _ in self._store.watch(keys.table_key(topic_id).path):
-                    news.set()
+                    changed.set()
 
-        following = asyncio.get_running_loop().create_task(follow(), name="freshness.follow")
-        self._news.add(news)
+        watching = asyncio.get_running_loop().create_task(watch(), name="freshness.watch")
+        self._changed.add(changed)
         try:
-            yield news
+            yield changed
         finally:
-            self._news.discard(news)
-            following.cancel()
-            await asyncio.wait([following])
+            self._changed.discard(changed)
+            watching.cancel()
+            await asyncio.wait([watching])
 
 
-def _shown(lacking: Mapping[int, str]) -> list[str]:
-    shown = list(lacking.values())[:LACKING_SHOWN]
-    return [*shown, f"{len(lacking) - len(shown)} more"] if len(lacking) > len(shown) else shown
+def _shown(missing: Mapping[int, str]) -> list[str]:
+    shown = list(missing.values())[:MISSING_SHOWN]
+    return [*shown, f"{len(missing) - len(shown)} more"] if len(missing) > len(shown) else shown

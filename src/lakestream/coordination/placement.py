@@ -1,6 +1,6 @@
-"""Which live broker a client is sent to for a partition or a group: rendezvous hash. Pure.
+"""Chooses the broker that clients use for a partition, a group or a transactional id: rendezvous hash. Pure.
 
-Only a hint: every broker serves everything. Brokers that come or go move only what hashes to them.
+The choice is only a hint, since every broker serves everything. When a broker starts or stops, only its keys move.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from hashlib import blake2b
 from lakestream.metadata.brokers import Broker
 
 
-def near(brokers: Sequence[Broker], zone: str) -> list[Broker]:
-    """Those in the client's zone; all, where it names none or nobody lives there."""
+def in_zone(brokers: Sequence[Broker], zone: str) -> list[Broker]:
+    """Returns the brokers in the client's zone, or all brokers if there is none or the client has no zone."""
     neighbours = [broker for broker in brokers if zone and broker.zone == zone]
     return neighbours or list(brokers)
 
 
 def chosen(key: str, brokers: Sequence[Broker]) -> Broker:
-    """The same for all who know the same brokers."""
-    assert brokers, "this broker lives, so there is one"
+    """Returns the same broker on all brokers that have the same list."""
+    assert brokers, "the list contains at least this broker"
     return max(brokers, key=lambda broker: (_weight(key, broker.node_id), broker.node_id))
 
 

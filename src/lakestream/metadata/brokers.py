@@ -1,12 +1,13 @@
-"""The brokers that live: each has an ephemeral record, which goes when its process does."""
+"""Live brokers: each has an ephemeral record, which is deleted when its process ends."""
 
 from typing import NamedTuple
 
 import msgspec
 
-from lakestream.errors import Conflict, Corrupt
+from lakestream.errors import Conflict
 from lakestream.metadata import keys
-from lakestream.metadata.store import ABSENT, MetadataStore, Put, Record, Session, Stored
+from lakestream.metadata.codec import decode_record
+from lakestream.metadata.store import ABSENT, MetadataStore, Put, Session, Stored
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -20,8 +21,8 @@ class Broker(msgspec.Struct, frozen=True):
         return f"{self.host}:{self.port}"
 
 
-class Registered(NamedTuple):
-    """A broker, and the version of its record; None: it has none yet."""
+class RegisteredBroker(NamedTuple):
+    """A broker and the version of its record, or None if it has no record yet."""
 
     broker: Broker
     version: int | None
@@ -36,26 +37,22 @@ class Brokers:
         self._store = store
 
     async def all(self) -> list[Broker]:
-        """In order of node id."""
-        return [_broker(record) for record in (await self._store.scan(keys.BROKERS)).records]
+        """Returns the live brokers in order of node id."""
+        records = (await self._store.scan(keys.BROKERS)).records
+        return [decode_record(record, _decode, "a broker") for record in records]
 
-    async def register(self, last: Registered, session: Session) -> Registered:
-        """Under the id of the last registration, if its record is still ours or nobody's. Conflict: somebody lives
-        under it, who may be ourselves, if an answer was lost."""
-        refused = Conflict()
+    async def register(self, last: RegisteredBroker, session: Session) -> RegisteredBroker:
+        """Registers the broker under its last node id, if the id's record is its own or does not exist.
+
+        Raises Conflict if another broker has the id. That may be this broker, if the response to its put was lost.
+        """
+        conflict = Conflict()
         for expected in (ABSENT,) if last.version is None else (last.version, ABSENT):
             key = keys.broker_key(last.broker.node_id)
-            (answer,) = await self._store.put([Put(key, _encode(last.broker), expected, session)])
-            if isinstance(answer, Stored):
-                return Registered(last.broker, answer.version)
-            if not isinstance(answer, Conflict):
-                raise answer
-            refused = answer
-        raise refused
-
-
-def _broker(record: Record) -> Broker:
-    try:
-        return _decode(record.value)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise Corrupt(f"metadata record {record.path} is not a broker ({error}); restore it from a backup") from error
+            (result,) = await self._store.put([Put(key, _encode(last.broker), expected, session)])
+            if isinstance(result, Stored):
+                return RegisteredBroker(last.broker, result.version)
+            if not isinstance(result, Conflict):
+                raise result
+            conflict = result
+        raise conflict

@@ -1,6 +1,6 @@
-"""The chain of claims of each log, as typed records over the metadata store.
+"""Records of each log in the metadata store: its chain of claims, floor, start, partition state and table end.
 
-Below: store.py, keys.py.  Above: data/log, which decides what a chain means.  Nothing is decided here.
+Below: store.py, keys.py.  Above: data/log, which interprets the chain. Nothing is decided here.
 """
 
 import asyncio
@@ -11,30 +11,31 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lakestream.errors import Conflict, Corrupt, Missing, Unavailable
+from lakestream.errors import Conflict, Missing, Unavailable
 from lakestream.metadata import keys
-from lakestream.metadata.store import ABSENT, Create, Created, Key, MetadataStore, Put, Record, Stored, put_one
+from lakestream.metadata.codec import decode_record
+from lakestream.metadata.store import ABSENT, Create, Created, Key, MetadataStore, Put, Record, Stored, put_one, update
 from lakestream.model import PartitionId
 
 END_OF_TIME: Final = 2**63 - 1
 """The floor of a log that is being deleted: no offset is above it."""
 
-LOGS_MADE_TOGETHER: Final = 1_000
-LOGS_BURIED_TOGETHER: Final = 256
-"""A topic may have very many: they share round trips, and leave room for others in between."""
+LOGS_PER_CREATE: Final = 1_000
+LOGS_PER_DELETE: Final = 256
+"""A topic may have very many logs: they share round trips, and other calls can run between the batches."""
 
 NO_PRODUCER: Final = -1
 NO_TRANSACTION: Final = -1
 
 
 class Medium(IntEnum):
-    """Where the bytes of a claim lie: an object in the bucket, or a segment file on disk."""
+    """Location of the bytes of a claim: an object in the bucket, or a segment file on disk."""
 
     OBJECT = 0
     SEGMENT = 1
 
 
-class Kind(IntEnum):
+class BatchKind(IntEnum):
     PLAIN = 0
     TRANSACTIONAL = 1
     COMMIT = 2
@@ -42,12 +43,12 @@ class Kind(IntEnum):
 
 
 class BatchInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What the fold must know of one record batch, so that it never reads the bytes."""
+    """Header fields of a record batch that the partition state needs, so that it never reads the bytes."""
 
     byte_start: int
     byte_end: int
     record_count: int
-    kind: Kind = Kind.PLAIN
+    kind: BatchKind = BatchKind.PLAIN
     producer_id: int = NO_PRODUCER
     epoch: int = -1
     sequence_first: int = -1
@@ -56,7 +57,7 @@ class BatchInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Offsets `[offset_start, offset_end)` are these bytes. The same `claim_id` always means the same content."""
+    """Assigns the offsets `[offset_start, offset_end)` to bytes. Equal `claim_id`s always have equal contents."""
 
     offset_start: int
     offset_end: int
@@ -64,30 +65,30 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, gc=False):
     writer: str
     medium: Medium
     name: str
-    """Of the object or segment."""
+    """Name of the object or segment."""
     stored_ms: int
-    """When the bytes were stored at the earliest, by the writer's clock: for a segment, when it was made."""
+    """Earliest time at which the bytes were stored, by the writer's clock. For a segment, when it was created."""
     appended_ms: int
     max_timestamp: int
     batches: tuple[BatchInfo, ...]
 
     @property
     def extent_id(self) -> str:
-        """What the footer of its object calls these bytes: the claim id without the number of the try."""
+        """Id of these bytes in the footer of their object: the claim id without the number of the attempt."""
         return self.claim_id.rpartition(".")[0]
 
 
-class Dated(NamedTuple):
-    """A claim as the store has it."""
+class StoredClaim(NamedTuple):
+    """A claim as read from the store."""
 
     claim: Claim
     created_ms: int
 
 
 class Chain(NamedTuple):
-    """Claims in order of offset, and the floor as it was read with them. No floor: the log is gone."""
+    """Claims in order of offset, and the floor that was read with them. None: the log is deleted."""
 
-    claims: list[Dated]
+    claims: list[StoredClaim]
     floor: int | None
 
 
@@ -95,10 +96,12 @@ class Claimed(NamedTuple):
     created_ms: int
     floor: int | None
     repeated: bool = False
-    """An earlier try of it got no clear answer, and may have taken effect long before."""
+    """The outcome of an earlier attempt is unknown: it may have taken effect long before."""
 
 
-class StoredFold(NamedTuple):
+class StoredState(NamedTuple):
+    """Encoded partition state."""
+
     body: bytes
     version: int
 
@@ -112,16 +115,16 @@ class Claims:
         self._store = store
 
     async def create(self, claims: Sequence[tuple[PartitionId, Claim]]) -> list[Claimed | Conflict | Unavailable]:
-        """Create each at its start offset only if absent, then read its floor on the node that answered."""
-        answers = await self._store.create(
+        """Creates each claim at its start offset if absent, then reads its floor on the node that responded."""
+        results = await self._store.create(
             [
                 Create(keys.claim_key(partition, claim.offset_start), _encode(claim), keys.floor_key(partition))
                 for partition, claim in claims
             ]
         )
         return [
-            Claimed(answer.created_ms, _floor(answer.guard), answer.repeated) if isinstance(answer, Created) else answer
-            for answer in answers
+            Claimed(result.created_ms, _floor(result.guard), result.repeated) if isinstance(result, Created) else result
+            for result in results
         ]
 
     async def scan(
@@ -133,7 +136,7 @@ class Claims:
         limit: int | None = None,
         confirmed: bool = False,
     ) -> Chain:
-        """The claims that start in `[offset_start, offset_end)`, and the floor."""
+        """Returns the claims that start in `[offset_start, offset_end)`, and the floor."""
         scanned = await self._store.scan(
             keys.claims_folder(partition),
             keys.claim_name(offset_start),
@@ -142,102 +145,97 @@ class Claims:
             guard=keys.floor_key(partition),
             confirmed=confirmed,
         )
-        return Chain([_dated(record) for record in scanned.records], _floor(scanned.guard))
+        return Chain([_stored_claim(record) for record in scanned.records], _floor(scanned.guard))
 
-    async def holding(self, partition: PartitionId, offset: int) -> Dated | None:
-        """The last claim that starts at or before `offset`. It counts only if the floor allows its start."""
+    async def claim_at(self, partition: PartitionId, offset: int) -> StoredClaim | None:
+        """Returns the last claim that starts at or before `offset`. It is valid only if it is not below the floor."""
         record = await self._store.floor(keys.claims_folder(partition), keys.claim_name(offset))
-        return None if record is None else _dated(record)
+        return None if record is None else _stored_claim(record)
 
     async def delete(self, partition: PartitionId, offset_start: int) -> None:
         await self._store.delete(keys.claim_key(partition, offset_start))
 
-    async def drop_below(self, partition: PartitionId, offset: int) -> None:
-        """Delete the claims that start below `offset`. The floor must have been raised first."""
+    async def delete_below(self, partition: PartitionId, offset: int) -> None:
+        """Deletes the claims that start below `offset`. The floor must have been raised before."""
         await self._store.delete_range(keys.claims_folder(partition), keys.claim_name(0), keys.claim_name(offset))
 
     async def floor(self, partition: PartitionId) -> int | None:
-        """None: the log is gone."""
+        """Returns the floor, or None if the log is deleted."""
         return _floor(await self._store.get(keys.floor_key(partition), confirmed=True))
 
     async def raise_floor(self, partition: PartitionId, offset: int) -> None:
-        """Forward only. Raises Missing where the log is gone."""
+        """Raises the floor, unless it is as high already. Raises Missing if the log is deleted."""
         await self._raise(keys.floor_key(partition), offset, f"log {partition}")
 
     async def start(self, partition: PartitionId) -> int:
-        """Where readers begin, unless the records before it are gone for other reasons."""
+        """Returns the offset below which records are no longer served."""
         return _number(await self._store.get(keys.start_key(partition))) or 0
 
     async def raise_start(self, partition: PartitionId, offset: int) -> None:
-        """Forward only. The key is made when it is first needed. Raises Missing where the log is gone."""
+        """Raises the start, unless it is as high already, and creates its key. Raises Missing if the log is deleted."""
         key = keys.start_key(partition)
         with contextlib.suppress(Conflict):
             await put_one(self._store, key, b"0", ABSENT)
         await self._raise(key, offset, f"log {partition}")
         if await self.floor(partition) is None:
-            await self._store.delete(key)  # the topic was deleted just before
-            raise Missing(f"log {partition} is gone: its topic was deleted")
+            await self._store.delete(key)  # the topic was deleted concurrently
+            raise Missing(f"log {partition} does not exist: its topic was deleted")
 
-    async def load_fold(self, partition: PartitionId, *, confirmed: bool = False) -> StoredFold | None:
+    async def load_state(self, partition: PartitionId, *, confirmed: bool = False) -> StoredState | None:
         record = await self._store.get(keys.fold_key(partition), confirmed=confirmed)
-        return None if record is None else StoredFold(record.value, record.version)
+        return None if record is None else StoredState(record.value, record.version)
 
-    async def save_fold(self, partition: PartitionId, body: bytes, version: int | None) -> int:
-        """Replace the fold of `version` (None: there was none); Conflict if another was saved since."""
+    async def save_state(self, partition: PartitionId, body: bytes, version: int | None) -> int:
+        """Replaces the state of `version`, or creates it if None. Raises Conflict if another was saved since."""
         stored = await put_one(self._store, keys.fold_key(partition), body, ABSENT if version is None else version)
         return stored.version
 
-    async def delete_fold(self, partition: PartitionId) -> None:
+    async def delete_state(self, partition: PartitionId) -> None:
         await self._store.delete(keys.fold_key(partition))
 
     async def table_end(self, partition: PartitionId) -> int:
         return _number(await self._store.get(keys.table_end_key(partition))) or 0
 
     async def advance_table_end(self, partition: PartitionId, offset: int) -> None:
-        """Forward only."""
+        """Raises the table end, unless it is as high already. Raises Missing if the log is deleted."""
         await self._raise(keys.table_end_key(partition), offset, f"table end of {partition}")
 
-    async def make_logs(self, partitions: Sequence[PartitionId]) -> None:
-        """A log exists from the moment that it has a floor, its last key. Made twice, it is made once."""
-        for some in _chunks(partitions, LOGS_MADE_TOGETHER):
+    async def create_logs(self, partitions: Sequence[PartitionId]) -> None:
+        """Creates logs. Idempotent. A log exists when it has a floor, the key that is created last."""
+        for chunk in _chunks(partitions, LOGS_PER_CREATE):
             for key_of in (keys.table_end_key, keys.floor_key):
-                answers = await self._store.put([Put(key_of(partition), b"0", ABSENT) for partition in some])
-                for answer in answers:
-                    if not isinstance(answer, Stored | Conflict):
-                        raise answer
+                results = await self._store.put([Put(key_of(partition), b"0", ABSENT) for partition in chunk])
+                for result in results:
+                    if not isinstance(result, Stored | Conflict):
+                        raise result
 
-    async def bury_logs(self, partitions: Sequence[PartitionId]) -> None:
-        """Delete logs: first nobody may append, then the records go, the floor last. Safe to repeat after a crash."""
-        for some in _chunks(partitions, LOGS_BURIED_TOGETHER):
-            ends = await asyncio.gather(*map(self.bury_log, some), return_exceptions=True)
-            for error in ends:
+    async def delete_logs(self, partitions: Sequence[PartitionId]) -> None:
+        """Deletes logs: first appends are fenced, then the records are deleted, the floor last. Idempotent."""
+        for chunk in _chunks(partitions, LOGS_PER_DELETE):
+            results = await asyncio.gather(*map(self.delete_log, chunk), return_exceptions=True)
+            for error in results:
                 if error is not None:
                     raise error
 
-    async def bury_log(self, partition: PartitionId) -> None:
+    async def delete_log(self, partition: PartitionId) -> None:
         try:
             await self.raise_floor(partition, END_OF_TIME)
         except Missing:
-            await self._store.delete(keys.table_end_key(partition))  # it was only half made
+            await self._store.delete(keys.table_end_key(partition))  # its creation was not finished
             return
-        await self.drop_below(partition, END_OF_TIME)
-        await self.delete_fold(partition)
+        await self.delete_below(partition, END_OF_TIME)
+        await self.delete_state(partition)
         await self._store.delete(keys.table_end_key(partition))
         await self._store.delete(keys.start_key(partition))
         await self._store.delete(keys.floor_key(partition))
 
-    async def _raise(self, key: Key, offset: int, what: str) -> None:
-        while True:
-            record = await self._store.get(key, confirmed=True)
+    async def _raise(self, key: Key, offset: int, name: str) -> None:
+        def raised(record: Record | None) -> bytes:
             if record is None:
-                raise Missing(f"{what} is gone: its topic was deleted")
-            if _offset(record) >= offset:
-                return
-            try:
-                await put_one(self._store, key, str(offset).encode(), record.version)
-            except Conflict:
-                continue  # somebody else raised it: look how far
-            return
+                raise Missing(f"{name} does not exist: its topic was deleted")
+            return record.value if _offset(record) >= offset else str(offset).encode()
+
+        await update(self._store, key, raised, confirmed=True)
 
 
 def _chunks(partitions: Sequence[PartitionId], size: int) -> Iterator[Sequence[PartitionId]]:
@@ -245,7 +243,7 @@ def _chunks(partitions: Sequence[PartitionId], size: int) -> Iterator[Sequence[P
 
 
 def _floor(record: Record | None) -> int | None:
-    """A log that is being deleted is gone already, for all who append and read."""
+    """Returns None also for a log that is being deleted: appends and reads must treat it as deleted."""
     floor = _number(record)
     return None if floor == END_OF_TIME else floor
 
@@ -255,21 +253,32 @@ def _number(record: Record | None) -> int | None:
 
 
 def _offset(record: Record) -> int:
-    try:
-        return int(record.value)
-    except ValueError as error:
-        raise _damaged(record, "an offset", error) from error
+    return decode_record(record, int, "an offset")
 
 
-def _dated(record: Record) -> Dated:
-    try:
-        return Dated(_decode_claim(record.value), record.created_ms)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise _damaged(record, "a claim", error) from error
+def _stored_claim(record: Record) -> StoredClaim:
+    return StoredClaim(decode_record(record, _decode_claim, "a claim"), record.created_ms)
 
 
-def _damaged(record: Record, what: str, error: Exception) -> Corrupt:
-    return Corrupt(
-        f"metadata record {record.path} is not {what} ({error}); the metadata store was damaged or written by "
-        f"another program: restore it from a backup"
-    )
+class Lag(NamedTuple):
+    """Lag of a table behind its log. For metrics and status, never for a decision."""
+
+    records: int = 0
+    oldest_ms: int = 0
+    """When the oldest record that is not in the table was appended; 0 if all are in the table."""
+
+
+async def lag_of(claims: Claims, partition: PartitionId) -> Lag:
+    """Returns the lag up to the log's end, including records of open transactions.
+
+    Reads three small records: the log's last claim, the table end, and the claim there.
+    """
+    newest = await claims.claim_at(partition, END_OF_TIME)
+    if newest is None:
+        return Lag()
+    table_end = await claims.table_end(partition)
+    records = newest.claim.offset_end - table_end
+    if records <= 0:
+        return Lag()
+    oldest = await claims.claim_at(partition, table_end) or newest
+    return Lag(records, oldest.claim.appended_ms)

@@ -1,7 +1,7 @@
-"""What is stored of a group: the record of either protocol, and its committed offsets.
+"""Stored records of a group: of the classic or the consumer protocol, and its committed offsets.
 
-Above: groups.py, which reads and writes them.  The new protocol's record is packed: ids of topics and lists of names
-are written once, since a thousand members share them.
+Above: groups.py, which reads and writes them. The record of the consumer protocol is packed: topic ids and lists of
+subscribed names are stored once, because a thousand members share them.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,19 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from lakestream.errors import Corrupt
+from lakestream.metadata.codec import check_format, decode_record
 from lakestream.metadata.store import Record
 from lakestream.model import PartitionId
 
 FORMAT: Final = 1
 PARTITION_BYTES: Final = 3
-"""A number of a partition, as it is packed: up to 65,535."""
+"""Maximum size of a packed partition number up to 65,535."""
 
 Partitions: TypeAlias = frozenset[PartitionId]
 NOTHING: Final[Partitions] = frozenset()
 
 
-class State(Enum):
+class GroupState(Enum):
     EMPTY = "empty"
     PREPARING = "preparing"
     COMPLETING = "completing"
@@ -31,12 +31,12 @@ class State(Enum):
 
 
 def bytes_of(*words: str | bytes | None) -> int:
-    """How much they take in a record."""
+    """Returns the size of texts in a record."""
     return sum(len(word if isinstance(word, bytes) or word.isascii() else word.encode()) for word in words if word)
 
 
-class Protocol(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A way to share out partitions that a member knows. What it says about itself is nobody's business here."""
+class MemberProtocol(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An assignment protocol that a member supports. Its metadata is opaque."""
 
     name: str
     metadata: bytes
@@ -53,47 +53,47 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     host: str
     session_ms: int
     rebalance_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     assignment: bytes = b""
 
     @property
     def size(self) -> int:
-        """About so many bytes of it are stored."""
+        """Approximate number of stored bytes."""
         words = bytes_of(self.member_id, self.instance_id, self.client_id, self.host, self.assignment)
         return words + sum(protocol.size for protocol in self.protocols)
 
     def metadata(self, protocol: str | None) -> bytes:
-        return next((known.metadata for known in self.protocols if known.name == protocol), b"")
+        return next((supported.metadata for supported in self.protocols if supported.name == protocol), b"")
 
 
 class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="classic"):
-    """A group of the classic protocol, as whoever coordinates it next has to know it."""
+    """State of a group of the classic protocol, for its next coordinator."""
 
     format: int = FORMAT
-    state: State = State.EMPTY
+    state: GroupState = GroupState.EMPTY
     generation: int = 0
     protocol_type: str = ""
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = {}
     since_ms: int = -1
-    """Since when it is in this state, by the wall clock: what is empty for long is forgotten."""
+    """Wall time of the last change of state. Groups that are empty for long expire."""
 
     @property
     def is_empty(self) -> bool:
-        return self.state is State.EMPTY
+        return self.state is GroupState.EMPTY
 
     @property
     def is_dead(self) -> bool:
-        """Whoever deletes it has begun."""
-        return self.state is State.DEAD
+        """Whether its deletion has begun."""
+        return self.state is GroupState.DEAD
 
 
-# ── the new protocol ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── consumer protocol (KIP-848) ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class Progress(Enum):
-    """How far a member is on its way to what it shall have."""
+    """State of a member's reconciliation with its target assignment."""
 
     STABLE = "stable"
     REVOKING = "revoking"
@@ -106,15 +106,15 @@ class TopicShape(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """About so many bytes of it, and of who has and who shall have each partition, are stored."""
+        """Approximate number of stored bytes, with the current and target assignment of each partition."""
         return bytes_of(self.topic_id) + 2 * PARTITION_BYTES * self.partition_count
 
 
 class ClassicSide(msgspec.Struct, frozen=True, array_like=True):
-    """Of a member that speaks the classic protocol in a group of the new one."""
+    """Data of a member that uses the classic protocol in a group of the consumer protocol."""
 
     session_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
 
 
 class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,21 +131,21 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress = Progress.STABLE
     assigned: Partitions = NOTHING
     revoking: Partitions = NOTHING
-    """It is to give them back, and has not said yet that it did."""
+    """The member must revoke them, and has not confirmed it yet."""
     target: Partitions = NOTHING
     classic: ClassicSide | None = None
 
     @property
-    def held(self) -> Partitions:
-        """Nobody else may have these."""
+    def reserved(self) -> Partitions:
+        """Partitions that must not be assigned to other members."""
         return self.assigned | self.revoking if self.revoking else self.assigned
 
     @property
     def size(self) -> int:
-        """About so many bytes of what it said are stored. Its partitions are counted with their topics."""
-        said = sum(protocol.size for protocol in self.classic.protocols) if self.classic else 0
+        """Approximate number of stored bytes of its subscription. Its partitions are counted with their topics."""
+        protocols = sum(protocol.size for protocol in self.classic.protocols) if self.classic else 0
         words = (self.pattern, self.instance_id, self.rack, self.client_id, self.host, self.assignor)
-        return said + bytes_of(*self.names, *words)
+        return protocols + bytes_of(*self.names, *words)
 
 
 def size_of(members: Mapping[str, ConsumerMember]) -> int:
@@ -153,19 +153,19 @@ def size_of(members: Mapping[str, ConsumerMember]) -> int:
 
 
 class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A group of the new protocol, as whoever coordinates it next has to know it."""
+    """State of a group of the consumer protocol, for its next coordinator."""
 
     epoch: int = 0
     target_epoch: int = 0
     members: dict[str, ConsumerMember] = {}
     topics: dict[str, TopicShape] = {}
-    """Those that somebody subscribes to, as the target knows them."""
+    """Subscribed topics, as in the target assignment."""
     since_ms: int = -1
-    """Since when it has members, or none."""
+    """Wall time since which it has members, or has none."""
 
     @property
     def topics_size(self) -> int:
-        """Of the record's bytes, those that do not depend on what members say of themselves."""
+        """Approximate number of stored bytes that do not depend on the members' subscriptions."""
         return sum(bytes_of(name) + shape.size for name, shape in self.topics.items())
 
     @property
@@ -177,10 +177,10 @@ class ConsumerGroupRecord(msgspec.Struct, frozen=True, kw_only=True):
         return False
 
 
-AnyGroup: TypeAlias = GroupRecord | ConsumerGroupRecord
+AnyGroupRecord: TypeAlias = GroupRecord | ConsumerGroupRecord
 
 _Packed: TypeAlias = list[list[int]]
-"""Partitions: for each topic its place in the list of ids, then the numbers."""
+"""Partitions: for each topic its index in the list of ids, then the partition numbers."""
 
 
 class _PackedMember(msgspec.Struct, frozen=True, array_like=True):
@@ -191,7 +191,7 @@ class _PackedMember(msgspec.Struct, frozen=True, array_like=True):
     host: str
     rebalance_ms: int
     names: int
-    """Its place in the list of subscriptions."""
+    """Index in the list of subscriptions."""
     pattern: str | None
     assignor: str | None
     epoch: int
@@ -200,7 +200,7 @@ class _PackedMember(msgspec.Struct, frozen=True, array_like=True):
     assigned: _Packed
     revoking: _Packed
     target: _Packed | None
-    """None: what is assigned."""
+    """None if equal to `assigned`."""
     classic: ClassicSide | None
 
 
@@ -255,15 +255,15 @@ class _Packing:
     def _partitions(self, partitions: Partitions) -> _Packed:
         by_topic: dict[int, list[int]] = {}
         for topic_id, number in sorted(partitions):
-            place = self._topics.setdefault(topic_id, len(self._topics))
-            by_topic.setdefault(place, [place]).append(number)
+            index = self._topics.setdefault(topic_id, len(self._topics))
+            by_topic.setdefault(index, [index]).append(number)
         return list(by_topic.values())
 
 
 def _unpacked(packed: _PackedConsumerGroup) -> ConsumerGroupRecord:
-    def partitions(shares: _Packed) -> Partitions:
+    def partitions(by_topic: _Packed) -> Partitions:
         ids = packed.topic_ids
-        return frozenset(PartitionId(ids[place], number) for place, *numbers in shares for number in numbers)
+        return frozenset(PartitionId(ids[index], number) for index, *numbers in by_topic for number in numbers)
 
     members = {
         one.member_id: ConsumerMember(
@@ -297,13 +297,13 @@ def _unpacked(packed: _PackedConsumerGroup) -> ConsumerGroupRecord:
 # ── offsets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Asked(NamedTuple):
-    """When somebody asked for an offset, among all who ask of the group; the clocks of brokers do not matter."""
+class CommitSequence(NamedTuple):
+    """Order of the offset commits of a group, independent of the brokers' clocks."""
 
     term: int = -1
-    """Version of the group's owner, as its coordinator knew it: it grows, and each coordinator has greater ones."""
+    """Version of the group's owner record that the coordinator read: it grows with each coordinator."""
     number: int = 0
-    """Of the coordinator's own."""
+    """Number of the commit within the term."""
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -313,9 +313,17 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     committed_ms: int
     generation: int
     expires_ms: int = -1
-    """Chosen by clients of old; -1: as the broker has it."""
-    asked: Asked = Asked()
-    """Of two offsets, the one stays that was asked for later."""
+    """Set by old clients; -1: the broker's retention applies."""
+    sequence: CommitSequence = CommitSequence()
+    """Of two offsets, the one with the later sequence is kept."""
+
+
+class LastHeartbeats(msgspec.Struct, frozen=True, kw_only=True):
+    """When each member of a group was heard last, for its next coordinator."""
+
+    format: int = FORMAT
+    heard_ms: dict[str, int] = {}
+    """By member id, by the metadata store's clock."""
 
 
 # ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -323,21 +331,31 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_group = msgspec.msgpack.Decoder(GroupRecord | _PackedConsumerGroup).decode
 _decode_offset = msgspec.msgpack.Decoder(Committed).decode
+_decode_heartbeats = msgspec.msgpack.Decoder(LastHeartbeats).decode
 
 
-def packed_group(group: AnyGroup) -> bytes:
+def packed_group(group: AnyGroupRecord) -> bytes:
     return _encode(group if isinstance(group, GroupRecord) else _Packing().pack(group))
 
 
-def group_of(record: Record) -> AnyGroup:
-    try:
-        group = _decode_group(record.value)
-        found = group if isinstance(group, GroupRecord) else _unpacked(group)
-    except (msgspec.MsgspecError, ValueError, IndexError) as error:
-        raise Corrupt(f"metadata record {record.path} is not a group ({error}); restore it from a backup") from error
-    if group.format > FORMAT:
-        raise Corrupt(f"metadata record {record.path} is of a newer Lakestream (format {group.format}): upgrade")
-    return found
+def group_of(record: Record) -> AnyGroupRecord:
+    def unpack(value: bytes) -> tuple[AnyGroupRecord, int]:
+        group = _decode_group(value)
+        return group if isinstance(group, GroupRecord) else _unpacked(group), group.format
+
+    group, format = decode_record(record, unpack, "a group")
+    check_format(record, format, FORMAT)
+    return group
+
+
+def packed_heartbeats(heard_ms: Mapping[str, int]) -> bytes:
+    return _encode(LastHeartbeats(heard_ms=dict(heard_ms)))
+
+
+def heartbeats_of(record: Record) -> dict[str, int]:
+    heartbeats = decode_record(record, _decode_heartbeats, "the last heartbeats of a group")
+    check_format(record, heartbeats.format, FORMAT)
+    return heartbeats.heard_ms
 
 
 def packed_offset(committed: Committed) -> bytes:
@@ -345,7 +363,4 @@ def packed_offset(committed: Committed) -> bytes:
 
 
 def offset_of(record: Record) -> Committed:
-    try:
-        return _decode_offset(record.value)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Corrupt(f"metadata record {record.path} is not an offset ({error}); restore it from a backup") from error
+    return decode_record(record, _decode_offset, "an offset")

@@ -1,36 +1,46 @@
-"""Groups and their committed offsets, as typed records over the metadata store.
+"""Records of groups and their committed offsets in the metadata store.
 
-Below: store.py, keys.py.  Above: coordination/groups, which decides what a group does.  Nothing is decided here.
+Below: store.py, keys.py.  Above: coordination/groups, which decides the state transitions. Nothing is decided here.
 
-**Whose turn it is.** A group is written by the broker that coordinates it, and two may believe that they do. So each
-group has a record `owner`, which whoever writes puts last, at the version that it knows: offsets first, then the group,
-then the owner. If that last put is refused, somebody else has taken the group over meanwhile, and nothing of this write
-is called done. Who takes over puts the owner first and reads the rest after it: what the one before it has called done
-is there then. It puts the group again, too, so that the one before cannot. The put of an offset expects a version, so
-that what comes too late never covers what is newer.
+**Ownership.** A group is written by its coordinator, and two brokers may believe to be the coordinator. So each group
+has an `owner` record. Every write puts it last, at the version that the coordinator has read: offsets first, then the
+group, then the owner. If that last put conflicts, another broker has taken over, and nothing of this write is
+acknowledged. A new coordinator puts the owner first and reads the other records after it, so it reads everything that
+its predecessor has acknowledged. It also puts the group again, so that its predecessor can no longer write it. The put
+of an offset expects a version, so that a late write never replaces a newer one.
+
+The times of the members' last heartbeats are put without a version: a late write of a former coordinator may replace
+newer times, and the next coordinator limits what wrong times can cause (coordination/groups/member_sessions.py).
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from lakestream.errors import Conflict, Unavailable
 from lakestream.metadata import keys
-from lakestream.metadata.group_records import AnyGroup as AnyGroup
-from lakestream.metadata.group_records import Asked as Asked
+from lakestream.metadata.group_records import AnyGroupRecord as AnyGroupRecord
 from lakestream.metadata.group_records import Committed as Committed
 from lakestream.metadata.group_records import ConsumerGroupRecord as ConsumerGroupRecord
 from lakestream.metadata.group_records import GroupRecord as GroupRecord
+from lakestream.metadata.group_records import GroupState as GroupState
 from lakestream.metadata.group_records import Member as Member
-from lakestream.metadata.group_records import Protocol as Protocol
-from lakestream.metadata.group_records import State as State
-from lakestream.metadata.group_records import group_of, offset_of, packed_group, packed_offset
-from lakestream.metadata.store import ABSENT, ANY, MetadataStore, Put, Stored, put_one
+from lakestream.metadata.group_records import MemberProtocol as MemberProtocol
+from lakestream.metadata.group_records import (
+    group_of,
+    heartbeats_of,
+    offset_of,
+    packed_group,
+    packed_heartbeats,
+    packed_offset,
+)
+from lakestream.metadata.store import ABSENT, ANY, Key, MetadataStore, Put, Scanned, Stored, put_one
 from lakestream.model import PartitionId
 
 CLAIMS_MAX: Final = 5
-"""Tries to take a group over, while others do the same."""
-NAMES_AT_ONCE: Final = 1_000
+"""Attempts to take over a group while other brokers do the same."""
+NAMES_PER_PAGE: Final = 1_000
 
 
 class StoredOffset(NamedTuple):
@@ -39,21 +49,24 @@ class StoredOffset(NamedTuple):
 
 
 class StoredGroup(NamedTuple):
-    record: AnyGroup
+    record: AnyGroupRecord
     version: int
 
 
-class Claimed(NamedTuple):
-    """A group that was taken over. Without a record and an owner it is nobody's: there is no such group yet."""
+class ClaimedGroup(NamedTuple):
+    """A group after a takeover. Without a record and an owner, the group does not exist yet."""
 
     group: StoredGroup | None
     versions: dict[PartitionId, int]
-    """Of its offsets."""
+    """Versions of its offsets."""
     owner: int
+    """Version of the owner record, or ABSENT."""
+    heard_ms: Mapping[str, int] = MappingProxyType({})
+    """When its members were heard last, by the store's clock, as far as it is stored."""
 
 
-class Written(NamedTuple):
-    """What became of a write. `lost`: some offsets are at other versions than expected, and all else is done."""
+class GroupWriteResult(NamedTuple):
+    """Result of a write. `lost` offsets had other versions than expected; everything else was written."""
 
     group: int | None
     versions: dict[PartitionId, int]
@@ -61,10 +74,10 @@ class Written(NamedTuple):
     lost: frozenset[PartitionId]
 
 
-class Replacing(NamedTuple):
+class OffsetUpdate(NamedTuple):
     committed: Committed
     base: int
-    """Version of the offset that was there when this one was asked for."""
+    """Version of the stored offset when this one was received."""
 
 
 class NamedGroup(NamedTuple):
@@ -76,16 +89,16 @@ class Groups:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    # ── looks, by anybody ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reads, and transactional offsets: by any broker ──────────────────────────────────────────────────────────────
 
     async def names(self) -> list[NamedGroup]:
-        found: list[NamedGroup] = []
+        names: list[NamedGroup] = []
         start = ""
         while True:
-            page = (await self._store.scan(keys.GROUP_NAMES, start, limit=NAMES_AT_ONCE)).records
-            found += [NamedGroup(keys.group_text(record.name), record.created_ms) for record in page]
-            if len(page) < NAMES_AT_ONCE:
-                return found
+            page = (await self._store.scan(keys.GROUP_NAMES, start, limit=NAMES_PER_PAGE)).records
+            names += [NamedGroup(keys.group_text(record.name), record.created_ms) for record in page]
+            if len(page) < NAMES_PER_PAGE:
+                return names
             start = f"{page[-1].name}{keys.NEXT_NAME}"
 
     async def get(self, name: str) -> StoredGroup | None:
@@ -93,127 +106,149 @@ class Groups:
         return None if record is None else StoredGroup(group_of(record), record.version)
 
     async def offsets(self, name: str) -> dict[PartitionId, StoredOffset]:
-        """All that was called done before this call is in it."""
-        folder = keys.offsets_folder(name)
-        found = (await self._store.scan(folder, "", keys.OWNER_NAME, confirmed=True)).records
-        return {keys.offset_partition(one.name): StoredOffset(offset_of(one), one.version) for one in found}
+        """Returns the committed offsets, with all that were acknowledged before this call."""
+        return _offsets(await self._scan_offsets(name))
 
-    async def commit_asked(self, name: str, wanted: Mapping[PartitionId, "Replacing"]) -> None:
-        """What a transaction held until now, by whoever ends it, however often. An offset that was asked for later
-        stays, and so do those of a group that was deleted meanwhile: away.
+    async def _scan_offsets(self, name: str, guard: Key | None = None) -> Scanned:
+        return await self._store.scan(keys.offsets_folder(name), "", keys.OWNER_NAME, guard=guard, confirmed=True)
 
-        Unavailable: others write all the time, or the store does not answer."""
-        left = {one: (wish.committed, wish.base) for one, wish in wanted.items()}
-        made: dict[PartitionId, int] = {}
+    async def commit_transaction_offsets(self, name: str, updates: Mapping[PartitionId, OffsetUpdate]) -> None:
+        """Commits the offsets of a transaction. Idempotent, for any broker that completes the transaction.
+
+        Does not replace an offset with a later sequence, and does not restore offsets of a deleted group. Raises
+        Unavailable if the offsets are changed concurrently all the time, or if the store does not respond.
+        """
+        pending = {partition: (update.committed, update.base) for partition, update in updates.items()}
+        created: dict[PartitionId, int] = {}
         for _ in range(CLAIMS_MAX):
-            lost = await self._put_offsets(name, left, made)
-            if not lost or not await self._is_alive(name):
+            lost = await self._put_offsets(name, pending, created)
+            if not lost or not await self._exists(name):
                 break
-            there = await self.offsets(name)
-            left = {
-                one: (wanted[one].committed, there[one].version if one in there else ABSENT)
-                for one in lost
-                if one not in there or there[one].committed.asked < wanted[one].committed.asked
+            stored = await self.offsets(name)
+            pending = {
+                partition: (updates[partition].committed, stored[partition].version if partition in stored else ABSENT)
+                for partition in lost
+                if partition not in stored
+                or stored[partition].committed.sequence < updates[partition].committed.sequence
             }
         else:
-            raise Unavailable(f"the offsets of group {name} change all the time; try again")
-        if made and not await self._is_alive(name):
-            await self._remove_made(name, made)
+            raise Unavailable(f"group {name}: its offsets changed during {CLAIMS_MAX} attempts: retry")
+        if created and not await self._exists(name):
+            await self._delete_offsets(name, created)
 
     async def _put_offsets(
-        self, name: str, wanted: Mapping[PartitionId, tuple[Committed, int]], made: dict[PartitionId, int]
+        self, name: str, offsets: Mapping[PartitionId, tuple[Committed, int]], created: dict[PartitionId, int]
     ) -> list[PartitionId]:
-        """Those that were at another version. `made`: takes the versions of those that were not there before."""
-        puts = [Put(keys.offset_key(name, one), packed_offset(value), base) for one, (value, base) in wanted.items()]
+        """Returns the partitions with another version. Adds the versions of offsets that did not exist to `created`."""
+        puts = [Put(keys.offset_key(name, one), packed_offset(value), base) for one, (value, base) in offsets.items()]
         lost = []
-        for (partition, (_, base)), answer in zip(wanted.items(), await self._store.put(puts), strict=True):
-            if isinstance(answer, Conflict):
+        for (partition, (_, base)), result in zip(offsets.items(), await self._store.put(puts), strict=True):
+            if isinstance(result, Conflict):
                 lost.append(partition)
-            elif not isinstance(answer, Stored):
-                raise answer
+            elif not isinstance(result, Stored):
+                raise result
             elif base == ABSENT:
-                made[partition] = answer.version
+                created[partition] = result.version
         return lost
 
-    async def _remove_made(self, name: str, made: Mapping[PartitionId, int]) -> None:
-        for partition, version in made.items():
+    async def _delete_offsets(self, name: str, versions: Mapping[PartitionId, int]) -> None:
+        for partition, version in versions.items():
             with suppress(Conflict):
                 await self._store.delete(keys.offset_key(name, partition), version)
 
-    async def _is_alive(self, name: str) -> bool:
+    async def _exists(self, name: str) -> bool:
         group = await self.get(name)
         return group is not None and not group.record.is_dead
 
-    # ── what a coordinator does ──────────────────────────────────────────────────────────────────────────────────────
+    # ── writes: by the coordinator ───────────────────────────────────────────────────────────────────────────────────
 
-    async def claim(self, name: str, who: str) -> Claimed:
-        """Take a group over, and read it. Whoever had it before can write it no longer."""
+    async def claim(self, name: str, owner_name: str) -> ClaimedGroup:
+        """Takes over a group and reads it. Its previous coordinator can no longer write it."""
         for _ in range(CLAIMS_MAX):
-            there = await self._store.get(keys.owner_key(name), confirmed=True)
-            if there is None:
-                return Claimed(None, {}, ABSENT)
+            record = await self._store.get(keys.owner_key(name), confirmed=True)
+            if record is None:
+                return ClaimedGroup(None, {}, ABSENT)
             try:
-                owner = await put_one(self._store, keys.owner_key(name), who.encode(), there.version)
+                owner = await put_one(self._store, keys.owner_key(name), owner_name.encode(), record.version)
             except Conflict:
                 continue
-            group = await self._put_again(name)
-            offsets = await self.offsets(name)
-            return Claimed(group, {one: stored.version for one, stored in offsets.items()}, owner.version)
-        raise Unavailable(f"group {name}: brokers take it from one another; try again")
+            group = await self._rewrite_group(name)
+            scanned = await self._scan_offsets(name, keys.heartbeats_key(name))
+            versions = {one: stored.version for one, stored in _offsets(scanned).items()}
+            heard_ms = {} if scanned.guard is None else heartbeats_of(scanned.guard)
+            return ClaimedGroup(group, versions, owner.version, heard_ms)
+        raise Unavailable(f"group {name}: other brokers took it over during {CLAIMS_MAX} attempts: retry")
 
-    async def _put_again(self, name: str) -> StoredGroup | None:
-        """As it is, at another version: the one before cannot change it any more."""
+    async def _rewrite_group(self, name: str) -> StoredGroup | None:
+        """Puts the group unchanged, with a new version, so that its previous coordinator cannot change it."""
         for _ in range(CLAIMS_MAX):
-            there = await self._store.get(keys.group_key(name), confirmed=True)
-            if there is None:
+            record = await self._store.get(keys.group_key(name), confirmed=True)
+            if record is None:
                 return None
             try:
-                stored = await put_one(self._store, keys.group_key(name), there.value, there.version)
+                stored = await put_one(self._store, keys.group_key(name), record.value, record.version)
             except Conflict:
                 continue
-            return StoredGroup(group_of(there), stored.version)
-        raise Unavailable(f"group {name}: another broker writes it all the time; try again")
+            return StoredGroup(group_of(record), stored.version)
+        raise Unavailable(f"group {name}: another broker changed it during {CLAIMS_MAX} attempts: retry")
 
     async def write(
         self,
         name: str,
-        who: str,
+        owner_name: str,
         owner: int,
         offsets: Sequence[tuple[PartitionId, Committed, int]],
-        group: tuple[AnyGroup, int] | None,
-    ) -> Written:
-        """Offsets, each with the version that is expected, the group if it changed, and whose turn it is.
+        group: tuple[AnyGroupRecord, int] | None,
+        heard_ms: Mapping[str, int] | None = None,
+    ) -> GroupWriteResult:
+        """Writes offsets, each with its expected version, the times of the last heartbeats if given, the group if it
+        changed, and the owner.
 
-        Conflict: somebody else has the group by now. Unavailable, Uncertain: it is not known what was done."""
+        Raises Conflict if another broker has taken over, Unavailable or Uncertain if the outcome is unknown.
+        """
         if owner == ABSENT:
             await put_one(self._store, keys.group_name_key(name), b"", ANY)
         puts = [Put(keys.offset_key(name, one), packed_offset(value), version) for one, value, version in offsets]
+        if heard_ms is not None:
+            puts.append(_put_of_heartbeats(name, heard_ms))
         if group is not None:
             puts.append(Put(keys.group_key(name), packed_group(group[0]), group[1]))
-        puts.append(Put(keys.owner_key(name), who.encode(), owner))
-        *answers, own = await self._store.put(puts)
-        told = answers.pop() if group is not None else None
-        for answer in (own, told, *answers):  # the last put first: only with it do the others count
-            if answer is not None and not isinstance(answer, Stored | Conflict):
-                raise answer
-        if not isinstance(own, Stored):
-            raise own
-        if isinstance(told, Conflict):
-            raise told
+        puts.append(Put(keys.owner_key(name), owner_name.encode(), owner))
+        *results, owner_result = await self._store.put(puts)
+        group_result = results.pop() if group is not None else None
+        heartbeats_result = results.pop() if heard_ms is not None else None
+        for result in (
+            owner_result,
+            group_result,
+            heartbeats_result,
+            *results,
+        ):  # the owner first: without it, nothing is acknowledged
+            if result is not None and not isinstance(result, Stored | Conflict):
+                raise result
+        if not isinstance(owner_result, Stored):
+            raise owner_result
+        if isinstance(group_result, Conflict):
+            raise group_result
         stored = {
-            one[0]: answer.version for one, answer in zip(offsets, answers, strict=True) if isinstance(answer, Stored)
+            one[0]: result.version for one, result in zip(offsets, results, strict=True) if isinstance(result, Stored)
         }
         lost = frozenset(one[0] for one in offsets if one[0] not in stored)
-        return Written(told.version if isinstance(told, Stored) else None, stored, own.version, lost)
+        group_version = group_result.version if isinstance(group_result, Stored) else None
+        return GroupWriteResult(group_version, stored, owner_result.version, lost)
+
+    async def put_heartbeats(self, name: str, heard_ms: Mapping[str, int]) -> None:
+        put = _put_of_heartbeats(name, heard_ms)
+        await put_one(self._store, put.key, put.value)
 
     async def remove_offsets(self, name: str, versions: Mapping[PartitionId, int]) -> None:
-        """Conflict: one was committed to meanwhile."""
+        """Deletes offsets. Raises Conflict if one was committed concurrently."""
         for partition, version in versions.items():
             await self._store.delete(keys.offset_key(name, partition), version)
 
     async def remove(self, name: str, group: int, owner: int) -> None:
-        """A group that is dead in the store: whoever finds it so goes on with this. Its name goes last."""
+        """Deletes a group whose stored state is dead, its name last. Any broker may finish it after a failure."""
         await self._store.delete_range(keys.offsets_folder(name), "", keys.OWNER_NAME)
+        await self._store.delete(keys.heartbeats_key(name))
         await self._store.delete(keys.group_key(name), group)
         if owner != ABSENT:
             await self._store.delete(keys.owner_key(name), owner)
@@ -221,3 +256,14 @@ class Groups:
 
     async def remove_name(self, name: str) -> None:
         await self._store.delete(keys.group_name_key(name))
+
+
+def _offsets(scanned: Scanned) -> dict[PartitionId, StoredOffset]:
+    return {
+        keys.offset_partition(record.name): StoredOffset(offset_of(record), record.version)
+        for record in scanned.records
+    }
+
+
+def _put_of_heartbeats(name: str, heard_ms: Mapping[str, int]) -> Put:
+    return Put(keys.heartbeats_key(name), packed_heartbeats(heard_ms))

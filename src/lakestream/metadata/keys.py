@@ -1,37 +1,40 @@
-"""The whole key space on one page. No other module spells a key.
+"""All keys of the metadata store. No other module builds a key.
 
 | key                                   | home      | record                                                        |
 |---------------------------------------|-----------|---------------------------------------------------------------|
 | /topics/{name}                        | /topics   | Topic: id, partition count, settings                          |
-| /brokers/{node id:010d}               | /brokers  | Broker: where it listens, its zone; ephemeral                 |
-| /cluster/id                           | /cluster  | the cluster's id, made once                                   |
-| /cluster/producer_ids                 | /cluster  | the next producer id that nobody has                          |
+| /brokers/{node id:010d}               | /brokers  | Broker: its address and zone; ephemeral                       |
+| /node_ids/{node id:010d}              | /node_ids | the address that owns the node id                             |
+| /cluster/id                           | /cluster  | the cluster's id, created once                                |
+| /cluster/producer_ids                 | /cluster  | the next unused producer id                                   |
+| /configs/{kind}.{name}                | /configs  | configs set on a group, a broker, or all brokers (named %)    |
 | /log/{topic id}/{n}/{start:020d}      | that log  | Claim: offsets [start, end) are these bytes                   |
-| /log/{topic id}/{n}/floor             | that log  | claims below this offset may be gone; absent: the log is gone |
+| /log/{topic id}/{n}/floor             | that log  | claims below it may be deleted; absent: the log is deleted    |
 | /log/{topic id}/{n}/start             | that log  | records below this offset are no longer served; absent: 0     |
-| /fold/{topic id}/{n}                  | that log  | the fold of the chain up to some offset                       |
+| /fold/{topic id}/{n}                  | that log  | PartitionState: the state of the chain up to some offset      |
 | /table_end/{topic id}/{n}             | that log  | records below this offset are in the table                    |
 | /catalog/namespaces/{levels}          | /catalog  | Namespace: properties                                         |
-| /catalog/names/{levels}/{name}        | /catalog  | which table has the name, unless the table says otherwise     |
-| /catalog/tables/{table id}            | /catalog  | Table: its name and its newest metadata file                  |
-| /catalog/purged/{table id}.{uuid}     | /catalog  | where a table was whose files are gone; for a day             |
-| /pipeline/report/{driver}             | /pipeline | PipelineReport: how far behind tables are, and why            |
-| /pipeline/asked/{ask id}              | /pipeline | Ask: somebody waits until a table has these offsets           |
-| /groups/{group}                       | that group | GroupRecord: generation, members, what each has              |
-| /offsets/{group}/{topic id}.{n:010d}  | that group | Committed: how far the group has read a partition            |
-| /offsets/{group}/owner                | that group | whose turn it is: written last in whatever a coordinator     |
-|                                       |            | writes, so that one that was followed by another is refused  |
-| /group_names/{group}                  | /group_names | that there is such a group; empty                          |
-| /transactions/{id}                    | itself    | Transaction: whose turn it is, what is open, how it ends       |
-| /transaction_names/{id}               | /transaction_names | that there is such an id; empty                      |
-| /group_transactions/{group}/{id}      | that group | a transaction may hold offsets of the group; empty           |
+| /catalog/names/{levels}/{name}        | /catalog  | id of the table with the name; the table's record decides     |
+| /catalog/tables/{table id}            | /catalog  | Table: its name, metadata file and size                       |
+| /catalog/purged/{table id}.{uuid}     | /catalog  | location of a purged table; for a day                         |
+| /pipeline/report/{driver}             | /pipeline | PipelineReport: lag and errors of tables                      |
+| /pipeline/asked/{request id}          | /pipeline | RefreshRequest: a broker waits until a table has these offsets |
+| /groups/{group}                       | that group | GroupRecord: generation, members, assignments                |
+| /offsets/{group}/{topic id}.{n:010d}  | that group | Committed: the group's committed offset of a partition       |
+| /offsets/{group}/owner                | that group | the coordinator: put last in every write, so that writes of  |
+|                                       |            | an earlier coordinator conflict                              |
+| /heartbeats/{group}                   | that group | when each member was heard last, for the next coordinator     |
+| /group_names/{group}                  | /group_names | the group exists; empty                                    |
+| /transactions/{id}                    | itself    | Transaction: producer, open transaction, result               |
+| /transaction_names/{id}               | /transaction_names | the transactional id exists; empty                   |
+| /group_transactions/{group}/{id}      | that group | the open transaction may have offsets of the group; empty    |
 | /schemas/log/{n:020d}                 | /schemas  | the n-th change of the schema registry                        |
 | /schemas/texts/{text id}              | /schemas  | StoredText: a schema as it was registered                     |
-| /typed/{topic id}/{number}            | that table | Writer: how values became columns, and become bytes again    |
+| /typed/{topic id}/{number}            | that table | WriterSchema: how values were converted to columns           |
 | /typed/{topic id}/key.{number}        | that table | the same for keys                                            |
-| /probe                                | each shard | written by confirmed reads on Oxia; holds nothing            |
+| /probe                                | each shard | written by confirmed reads on Oxia; has no content           |
 
-All records of one log share a home, so they live in one shard and a scan returns them in order; so do those of a group.
+All records of a log share a home, so they are in one shard and a scan returns them in order. So do those of a group.
 """
 
 from collections.abc import Sequence
@@ -41,6 +44,7 @@ from urllib.parse import quote, unquote
 from lakestream.metadata.store import Folder, Key
 from lakestream.model import PartitionId
 
+CONFIGS = Folder("/configs", "/configs")
 LOGS = "/log/"
 PROBE = Key("/probe", "/probe")
 TOPICS = Folder("/topics", "/topics")
@@ -50,12 +54,13 @@ CLUSTER = Folder("/cluster", "/cluster")
 CLUSTER_ID = CLUSTER.key("id")
 PRODUCER_IDS = CLUSTER.key("producer_ids")
 PIPELINE_REPORTS = Folder("/pipeline/report", "/pipeline")
-ASKED = Folder("/pipeline/asked", "/pipeline")
+REFRESH_REQUESTS = Folder("/pipeline/asked", "/pipeline")
 CATALOG = "/catalog"
-"""One home for all of the catalog: a table is committed to every few seconds at most, and one scan finds them all."""
+"""One home for the whole catalog: tables have few commits per second, and one scan returns all tables."""
 NAMESPACES = Folder("/catalog/namespaces", CATALOG)
 TABLES = Folder("/catalog/tables", CATALOG)
 PURGED = Folder("/catalog/purged", CATALOG)
+STAGED = Folder("/catalog/staged", CATALOG)
 GROUP_NAMES = Folder("/group_names", "/group_names")
 TRANSACTION_NAMES = Folder("/transaction_names", "/transaction_names")
 TRANSACTIONS = "/transactions/"
@@ -63,12 +68,12 @@ SCHEMA_LOG = Folder("/schemas/log", "/schemas")
 SCHEMA_TEXTS = Folder("/schemas/texts", "/schemas")
 
 FLOOR_NAME = "floor"
-"""Sorts behind the offsets, so a scan of claims can end before it."""
+"""Sorts after the offsets, so a scan of claims can end before it."""
 START_NAME = "start"
-"""Sorts behind the floor, so no scan of claims meets it."""
+"""Sorts after the floor, so scans of claims do not include it."""
 _START_END = f"/{START_NAME}"
 OWNER_NAME = "owner"
-"""Sorts behind the ids of topics, so a scan of offsets can end before it."""
+"""Sorts after the ids of topics, so a scan of offsets can end before it."""
 
 
 @lru_cache(maxsize=20_000)
@@ -98,7 +103,7 @@ def claims_folder(partition: PartitionId) -> Folder:
 
 
 def claim_name(offset_start: int) -> str:
-    """Keyed by start: two writers that race for the same offsets collide on one key."""
+    """Named by start, so that two writers of the same offsets conflict on one key."""
     return f"{offset_start:020d}"
 
 
@@ -126,25 +131,25 @@ def table_end_key(partition: PartitionId) -> Key:
 
 
 def partition_of(path: str) -> PartitionId | None:
-    """The log that a changed path under /log/ belongs to."""
+    """Returns the partition of a changed path under /log/, or None."""
     parts = path.split("/")
     if len(parts) != 5 or parts[1] != "log" or not parts[3].isdecimal():
         return None
     return PartitionId(parts[2], int(parts[3]))
 
 
-def moves_start(path: str) -> bool:
+def is_start(path: str) -> bool:
     return path.endswith(_START_END)
 
 
 def offset_of(path: str) -> int | None:
-    """The offset that a changed path under /log/ claims; None for the floor and the start."""
+    """Returns the offset of a changed claim under /log/, or None for the floor and the start."""
     name = path.rpartition("/")[2]
     return int(name) if name.isdecimal() else None
 
 
 def catalog_name(text: str) -> str:
-    """Any text as a name that holds neither a slash nor a dot, nor anything that sorts behind `BEHIND_NAMES`."""
+    """Encodes any text as a name without slashes and dots, which sorts before `AFTER_NAMES`."""
     return quote(text, safe="").replace(".", "%2E").replace("~", "%7E")
 
 
@@ -160,10 +165,10 @@ def levels_of(name: str) -> tuple[str, ...]:
     return tuple(catalog_text(level) for level in name.split("."))
 
 
-BEHIND_NAMES = "~"
-"""Sorts behind everything that `catalog_name` gives."""
+AFTER_NAMES = "~"
+"""Sorts after every result of `catalog_name`."""
 NEXT_NAME = "!"
-"""Added to a name it sorts right behind it, before every longer one."""
+"""A name with this suffix sorts directly after the name, before all longer names."""
 
 
 def namespace_key(levels: Sequence[str]) -> Key:
@@ -183,12 +188,16 @@ def table_key(table_id: str) -> Key:
 
 
 def purged_key(table_id: str, uuid: str) -> Key:
-    """Of each life of a table: its id may be given again, to a table elsewhere."""
+    """With the uuid, because a table id may be used again for another table at another location."""
     return PURGED.key(f"{table_id}.{catalog_name(uuid)}")
 
 
+def staged_key(uuid: str) -> Key:
+    return STAGED.key(catalog_name(uuid))
+
+
 NAMELESS = "%"
-"""The name of the group that has none: old clients commit to it. No other name is quoted like this."""
+"""Encoded name of the group with an empty name, to which old clients commit. No other name is encoded like this."""
 
 
 def group_name(group: str) -> str:
@@ -197,6 +206,17 @@ def group_name(group: str) -> str:
 
 def group_text(name: str) -> str:
     return "" if name == NAMELESS else catalog_text(name)
+
+
+def config_key(kind: str, name: str) -> Key:
+    """`kind`: without a dot."""
+    return CONFIGS.key(f"{kind}.{group_name(name)}")
+
+
+def config_resource(name: str) -> tuple[str, str]:
+    """Returns kind and name of a config record."""
+    kind, _, encoded = name.partition(".")
+    return kind, group_text(encoded)
 
 
 @lru_cache(maxsize=20_000)
@@ -219,6 +239,10 @@ def offsets_folder(group: str) -> Folder:
 
 def owner_key(group: str) -> Key:
     return offsets_folder(group).key(OWNER_NAME)
+
+
+def heartbeats_key(group: str) -> Key:
+    return Key(f"/heartbeats/{group_name(group)}", _group_home(group))
 
 
 def offset_key(group: str, partition: PartitionId) -> Key:
@@ -244,7 +268,7 @@ def transaction_key(transactional_id: str) -> Key:
 
 
 def transaction_of(path: str) -> str:
-    """The transactional id that a changed path under /transactions/ belongs to."""
+    """Returns the transactional id of a changed path under /transactions/."""
     return transaction_text(path.rpartition("/")[2])
 
 
@@ -261,7 +285,7 @@ def group_transaction_key(group: str, transactional_id: str) -> Key:
 
 
 def schema_change_key(number: int) -> Key:
-    """Keyed by place: two brokers that race to be the next collide on one key."""
+    """Named by number, so that two brokers that append the next change conflict on one key."""
     return SCHEMA_LOG.key(schema_change_name(number))
 
 
@@ -279,5 +303,5 @@ def writers_folder(topic_id: str) -> Folder:
 
 
 def writer_key(topic_id: str, part: str, number: int) -> Key:
-    """`part`: `value` or `key`. No name of a value's begins with what keys' do, so one scan divides them."""
+    """`part`: `value` or `key`. Names of values and keys have different prefixes, so one scan can separate them."""
     return writers_folder(topic_id).key(f"{number}" if part == "value" else f"{part}.{number}")

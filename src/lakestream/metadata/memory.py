@@ -1,7 +1,7 @@
-"""The metadata store in memory, for unit tests and the simulation: no threads, no files, the same in every run.
+"""Metadata store in memory, for unit tests and the simulation: no threads, no files, deterministic.
 
-`MemoryServer` is the data, shared by all; `MemoryStore` is one client of it. Every operation takes effect at once and
-never waits, so faults (slow, lost, doubled) are added by wrapping a client.
+`MemoryServer` has the data that all clients share; `MemoryMetadataStore` is a client. Operations take effect
+immediately and never wait. Faults (delay, loss, duplication) are added by wrapping a client.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ CLOSED = "metadata store: this client is closed"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredEntry:
     record: Record
     session: "MemorySession | None"
 
 
 @dataclass(slots=True)
-class Names:
+class FolderNames:
     """The names of one folder, in order."""
 
     ordered: list[str] = field(default_factory=list)
@@ -48,54 +48,54 @@ class Names:
 
 
 class MemoryServer:
-    """What all clients share."""
+    """Data that all clients share."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._entries: dict[str, Entry] = {}
-        self._folders: dict[str, Names] = {}
+        self._entries: dict[str, StoredEntry] = {}
+        self._folders: dict[str, FolderNames] = {}
         self._version = 0
-        self._clients: dict[MemoryStore, None] = {}
+        self._clients: dict[MemoryMetadataStore, None] = {}
 
-    def client(self) -> "MemoryStore":
-        client = MemoryStore(self)
+    def client(self) -> "MemoryMetadataStore":
+        client = MemoryMetadataStore(self)
         self._clients[client] = None
         return client
 
     def snapshot(self) -> "MemoryServer":
-        """The store as it is now, and stays: what a leader knows that was just deposed."""
+        """Returns a copy that later changes do not affect: the state of a leader that was just deposed."""
         copy = MemoryServer(self.clock)
         copy._entries = dict(self._entries)
-        copy._folders = {path: Names(list(names.ordered)) for path, names in self._folders.items()}
+        copy._folders = {path: FolderNames(list(names.ordered)) for path, names in self._folders.items()}
         copy._version = self._version
         return copy
 
-    def forget(self, client: "MemoryStore") -> None:
+    def remove(self, client: "MemoryMetadataStore") -> None:
         self._clients.pop(client, None)
 
     def get(self, path: str) -> Record | None:
         entry = self._entries.get(path)
         return entry.record if entry else None
 
-    def names(self, folder: str) -> Names:
-        return self._folders.get(folder) or Names()
+    def names(self, folder: str) -> FolderNames:
+        return self._folders.get(folder) or FolderNames()
 
     def put(self, put: Put) -> Stored | Conflict | Missing:
         session = put.session
         assert session is None or isinstance(session, MemorySession)
         if session is not None and session.lost:
-            return Missing(f"{put.key.path}: its session is gone; open another")
+            return Missing(f"{put.key.path}: its session has ended: open another")
         path = put.key.path
-        there = self.get(path)
-        if put.expected is not ANY and put.expected != (there.version if there else ABSENT):
-            return conflict(path, there)
+        record = self.get(path)
+        if put.expected is not ANY and put.expected != (record.version if record else ABSENT):
+            return conflict(path, record)
         self._version += 1
-        created_ms = there.created_ms if there else self.clock.now_ms()
-        if there is None:
+        created_ms = record.created_ms if record else self.clock.now_ms()
+        if record is None:
             folder, _, name = path.rpartition("/")
-            insort(self._folders.setdefault(folder, Names()).ordered, name)
-        self._entries[path] = Entry(Record(path, bytes(put.value), self._version, created_ms), session)
-        self._tell([path])
+            insort(self._folders.setdefault(folder, FolderNames()).ordered, name)
+        self._entries[path] = StoredEntry(Record(path, bytes(put.value), self._version, created_ms), session)
+        self._notify([path])
         return Stored(self._version, created_ms)
 
     def delete(self, path: str) -> None:
@@ -105,19 +105,19 @@ class MemoryServer:
         del ordered[bisect_left(ordered, name)]
         if not ordered:
             del self._folders[folder]
-        self._tell([path])
+        self._notify([path])
 
     def delete_of(self, session: "MemorySession") -> None:
         for path in [path for path, entry in self._entries.items() if entry.session is session]:
             self.delete(path)
 
-    def _tell(self, paths: list[str]) -> None:
+    def _notify(self, paths: list[str]) -> None:
         for client in self._clients:
-            client.watchers.tell(paths)
+            client.watchers.notify(paths)
 
 
 class MemorySession:
-    """Lives until it is closed, or until its client has been silent for `timeout_ms` of the loop's time."""
+    """Ends when it is closed, or after its client was silent for `timeout_ms` of the loop's time."""
 
     def __init__(self, server: MemoryServer, timeout_ms: int) -> None:
         self._server = server
@@ -135,24 +135,24 @@ class MemorySession:
     async def close(self) -> None:
         self.end()
 
-    def fall_silent(self) -> None:
+    def stop_heartbeats(self) -> None:
         if self._expiry is None and not self.lost:
             self._expiry = asyncio.get_running_loop().call_later(self._timeout_ms / 1000, self.end)
 
-    def speak(self) -> None:
-        """A sign of life: in time, and it lives on."""
+    def resume_heartbeats(self) -> None:
+        """Keeps the session alive if it has not expired yet."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
 
     def end(self) -> None:
-        self.speak()
+        self.resume_heartbeats()
         self._lost.set()
         self._server.delete_of(self)
 
 
-class MemoryStore:
-    """One client. `silence` is what the server sees of a client that was killed, paused or cut off."""
+class MemoryMetadataStore:
+    """A client. After `silence`, the server sees it like a client that was killed, paused or disconnected."""
 
     def __init__(self, server: MemoryServer) -> None:
         self._server = server
@@ -211,11 +211,11 @@ class MemoryStore:
 
     async def delete(self, key: Key, expected: int | None = ANY) -> bool:
         self._check_open()
-        there = self._server.get(key.path)
-        if there is None:
+        record = self._server.get(key.path)
+        if record is None:
             return False
-        if expected is not ANY and there.version != expected:
-            raise conflict(key.path, there)
+        if expected is not ANY and record.version != expected:
+            raise conflict(key.path, record)
         self._server.delete(key.path)
         return True
 
@@ -231,7 +231,7 @@ class MemoryStore:
         session = MemorySession(self._server, timeout_ms)
         self._sessions = [old for old in self._sessions if not old.lost] + [session]
         if self._silent:
-            session.fall_silent()
+            session.stop_heartbeats()
         return session
 
     async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
@@ -251,27 +251,27 @@ class MemoryStore:
         if self._closed:
             return
         self._closed = True
-        self._server.forget(self)
+        self._server.remove(self)
         self.watchers.close(CLOSED)
         for session in self._sessions:
             session.end()
 
     def silence(self) -> None:
-        """No sign of life from now on: its sessions expire. Its calls still arrive, as a zombie's do."""
+        """Stops heartbeats, so that its sessions expire. Its calls still arrive, like those of a zombie."""
         self._silent = True
         for session in self._sessions:
-            session.fall_silent()
+            session.stop_heartbeats()
 
-    def speak(self) -> None:
-        """It goes on; sessions that expired meanwhile stay lost."""
+    def resume(self) -> None:
+        """Resumes heartbeats. Sessions that have expired stay lost."""
         self._silent = False
         for session in self._sessions:
-            session.speak()
+            session.resume_heartbeats()
 
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable(CLOSED)
 
 
-def conflict(path: str, there: Record | None) -> Conflict:
-    return Conflict(f"{path}: is at version {there.version}" if there else f"{path}: is not there")
+def conflict(path: str, record: Record | None) -> Conflict:
+    return Conflict(f"{path}: is at version {record.version}" if record else f"{path}: does not exist")

@@ -1,10 +1,10 @@
-"""The schema registry, as typed records over the metadata store.
+"""Records of the schema registry in the metadata store.
 
-Below: store.py, keys.py.  Above: coordination/schemas, which folds the changes and decides what the next one is.
+Below: store.py, keys.py.  Above: coordination/schema_registry, which applies the changes and decides the next one.
 
-The registry is a log of changes, `/schemas/log/{n}`, each created only if it is absent: that is the whole of the
-agreement between brokers. A change is one record, so it is there as a whole or not at all. The text of a schema is
-stored before the change that names it, under a name of its own: who dies in between leaves a text that nobody names.
+The registry is a log of changes, `/schemas/log/{n}`. Each is created only if it is absent, which is how brokers agree
+on their order. A change is one record, so it is atomic. The text of a schema is stored before the change that refers to
+it, under its own name: a broker that fails in between leaves a text without references.
 """
 
 from typing import Any, Final
@@ -13,15 +13,16 @@ import msgspec
 
 from lakestream.errors import Conflict, Corrupt, Uncertain
 from lakestream.metadata import keys
+from lakestream.metadata.codec import check_format, decode_record
 from lakestream.metadata.store import ABSENT, ANY, MetadataStore, Record, put_one
 
 FORMAT: Final = 1
-AT_ONCE: Final = 1_000
+PAGE_SIZE: Final = 1_000
 TRIES_MAX: Final = 5
 
 
 class Pointer(msgspec.Struct, frozen=True, array_like=True):
-    """A reference as the registry keeps it: the schema `name` is this version of that subject."""
+    """A reference of a schema: `name` is this version of that subject."""
 
     name: str
     subject: str
@@ -29,14 +30,16 @@ class Pointer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NewSchema(msgspec.Struct, frozen=True):
-    """A schema that gets an id."""
+    """A schema that gets a new id."""
 
     format: str
     text_id: str
     digest: str
-    """Of all that makes it what it is: the same digest is the same schema."""
+    """Digest of everything that identifies the schema: equal digests are equal schemas."""
     guid: str
     references: tuple[Pointer, ...] = ()
+    size: int = 0
+    """Bytes of its text and of everything registered with it. 0: it was registered before sizes were stored."""
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered"):
@@ -44,20 +47,20 @@ class Registered(msgspec.Struct, frozen=True, tag="registered"):
     version: int
     id: int
     schema: NewSchema | None = None
-    """None: the id is known."""
+    """None if the id already exists."""
     replaces: tuple[int, ...] = ()
-    """Versions of the subject that go for it: deleted ones with the same id."""
+    """Deleted versions of the subject with the same id, which it replaces."""
 
 
 class Deleted(msgspec.Struct, frozen=True, tag="deleted"):
-    """Still to be had by id, and by who asks for deleted ones."""
+    """Soft delete: still available by id, and in requests for deleted versions."""
 
     subject: str
     versions: tuple[int, ...]
 
 
 class Removed(msgspec.Struct, frozen=True, tag="removed"):
-    """Gone for good."""
+    """Permanent delete."""
 
     subject: str
     versions: tuple[int, ...]
@@ -66,16 +69,16 @@ class Removed(msgspec.Struct, frozen=True, tag="removed"):
 
 class Configured(msgspec.Struct, frozen=True, tag="configured"):
     subject: str
-    """Empty: all; a context without a name behind it: that context."""
+    """Empty: the global configuration. A context without a subject name: that context."""
     config: dict[str, Any] | None
-    """None: as if it had never been configured."""
+    """None resets the configuration."""
 
 
 class ModeSet(msgspec.Struct, frozen=True, tag="mode"):
     subjects: tuple[str, ...]
     mode: str | None
     removed: tuple[Removed, ...] = ()
-    """Deleted versions that go before schemas are imported."""
+    """Deleted versions that are removed before schemas are imported."""
 
 
 class ContextRemoved(msgspec.Struct, frozen=True, tag="context_removed"):
@@ -85,8 +88,8 @@ class ContextRemoved(msgspec.Struct, frozen=True, tag="context_removed"):
 Change = Registered | Deleted | Removed | Configured | ModeSet | ContextRemoved
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A change in its place. `by` tells whose it is: no two tries with another content have the same."""
+class LogEntry(msgspec.Struct, frozen=True):
+    """A change at its position in the log. `by` identifies its writer: attempts with other content have another one."""
 
     by: str
     change: Change
@@ -100,7 +103,7 @@ class StoredText(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_entry = msgspec.json.Decoder(Entry).decode
+_decode_entry = msgspec.json.Decoder(LogEntry).decode
 _decode_text = msgspec.json.Decoder(StoredText).decode
 
 
@@ -109,63 +112,51 @@ class SchemaLog:
         self._store = store
 
     async def read(self, start: int) -> list[Change]:
-        """The changes from the `start`-th on, all that there are."""
-        found: list[Change] = []
-        while page := await self.page(start + len(found)):
-            found += page
-        return found
+        """Returns all changes from number `start` on."""
+        changes: list[Change] = []
+        while page := await self.page(start + len(changes)):
+            changes += page
+        return changes
 
     async def page(self, start: int, *, confirmed: bool = False) -> list[Change]:
-        """The changes from the `start`-th on, at most AT_ONCE of them."""
+        """Returns at most PAGE_SIZE changes from number `start` on."""
         name = keys.schema_change_name(start)
-        records = (await self._store.scan(keys.SCHEMA_LOG, name, limit=AT_ONCE, confirmed=confirmed)).records
+        records = (await self._store.scan(keys.SCHEMA_LOG, name, limit=PAGE_SIZE, confirmed=confirmed)).records
         for number, record in enumerate(records, start):
             if record.name != keys.schema_change_name(number):
-                raise Corrupt(f"metadata: change {number} of the schema registry is missing; restore it from a backup")
+                raise Corrupt(f"metadata: change {number} of the schema registry is missing: restore it from a backup")
         return [_entry(record).change for record in records]
 
     async def append(self, number: int, change: Change, by: str) -> bool:
-        """False: somebody else's is the `number`-th. `by`: never used before."""
-        key, value = keys.schema_change_key(number), _encode(Entry(by=by, change=change))
-        doubt = None
+        """Appends a change. Returns False if another writer has taken the number. `by` must be unique."""
+        key, value = keys.schema_change_key(number), _encode(LogEntry(by=by, change=change))
+        uncertain = None
         for _ in range(TRIES_MAX):
             try:
                 await put_one(self._store, key, value, ABSENT)
             except Conflict:
-                there = await self._store.get(key, confirmed=True)
-                return there is not None and _entry(there).by == by  # an answer that was lost may have been a yes
+                existing = await self._store.get(key, confirmed=True)
+                return existing is not None and _entry(existing).by == by  # maybe an earlier attempt of this call
             except Uncertain as error:
-                doubt = error
-                continue  # the same once more: if the first took effect, this one meets it
+                uncertain = error
+                continue  # if this attempt took effect, the next one conflicts with it
             return True
-        assert doubt is not None
-        raise doubt
+        assert uncertain is not None
+        raise uncertain
 
     async def put_text(self, text_id: str, text: StoredText) -> None:
         await put_one(self._store, keys.schema_text_key(text_id), _encode(text), ANY)
 
     async def text(self, text_id: str) -> StoredText | None:
-        record = await self._store.get(keys.schema_text_key(text_id))
-        if record is None:
-            record = await self._store.get(keys.schema_text_key(text_id), confirmed=True)
-        if record is None:
-            return None
-        try:
-            return _decode_text(record.value)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Corrupt(f"metadata record {record.path} is not a schema ({error}); restore it") from error
+        key = keys.schema_text_key(text_id)
+        record = await self._store.get(key) or await self._store.get(key, confirmed=True)
+        return None if record is None else decode_record(record, _decode_text, "a schema")
 
     async def remove_text(self, text_id: str) -> None:
         await self._store.delete(keys.schema_text_key(text_id))
 
 
-def _entry(record: Record) -> Entry:
-    try:
-        entry = _decode_entry(record.value)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(
-            f"metadata record {record.path} is not a change of the schema registry ({error}); restore it from a backup"
-        ) from error
-    if entry.format > FORMAT:
-        raise Corrupt(f"metadata record {record.path} is of a newer Lakestream (format {entry.format}): upgrade")
+def _entry(record: Record) -> LogEntry:
+    entry = decode_record(record, _decode_entry, "a change of the schema registry")
+    check_format(record, entry.format, FORMAT)
     return entry

@@ -1,26 +1,27 @@
-"""The metadata store's contract. Order is decided here and only here.
+"""Interface of the metadata store. It alone decides the order of writes.
 
-Two real backends (`sqlite.py`, `oxia.py`) and the in-memory one of the simulation pass one contract suite,
-`tests/contract/test_metadata_store.py`. Nothing relies on several keys changing together, and nothing is decided by a
-read alone: an Oxia leader that was just deposed may still answer reads, so a decision is always a conditional put.
+Two backends (`sqlite/`, `oxia/`) and the in-memory one of the simulation pass one contract suite,
+`tests/contract/test_metadata_store.py`. No caller relies on several keys changing together, and no decision relies on a
+read alone: a deposed Oxia leader may still serve reads, so a decision is always a conditional put.
 
-Seams speak in lists: lists in, lists out, same order, and one item's failure is a value in its place.
+Batch calls take a list and return a list in the same order. The failure of an item is a value in its place.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from lakestream.errors import Conflict, Missing, Unavailable
 
 ANY: Final[None] = None
-"""`expected` of a put that does not care what was there."""
+"""`expected` of an unconditional put."""
 
 ABSENT: Final = -1
 """`expected` of a put that must create the key."""
 
 
 class Key(NamedTuple):
-    """A record's address: `path` names it, `home` decides which shard keeps it.
+    """Address of a record: `path` names it, `home` determines its shard.
 
     Paths look like `/folder/deeper/name`. Records that are read together share a home.
     """
@@ -30,7 +31,7 @@ class Key(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """The keys `path/<name>` of one home, ordered by name as plain strings. Names hold no slash."""
+    """The keys `path/<name>` of one home, ordered by name as plain strings. Names contain no slash."""
 
     path: str
     home: str
@@ -43,9 +44,9 @@ class Record(NamedTuple):
     path: str
     value: bytes
     version: int
-    """Grows with every put of this key, also over a delete: none is ever given again."""
+    """Grows with every put of this key, also across a delete. A version is never reused."""
     created_ms: int
-    """When the key was created, by the store's own clock. Later puts do not change it."""
+    """When the key was created, by the store's clock. Later puts do not change it."""
 
     @property
     def name(self) -> str:
@@ -53,7 +54,7 @@ class Record(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A put took effect."""
+    """Result of a put that took effect."""
 
     version: int
     created_ms: int
@@ -64,11 +65,11 @@ class Put(NamedTuple):
     value: bytes
     expected: int | None = ANY
     session: "Session | None" = None
-    """Where given, the record is ephemeral: it goes when the session ends."""
+    """If set, the record is ephemeral: it is deleted when the session ends."""
 
 
 class Create(NamedTuple):
-    """Create `key` only if absent, then read `guard` on the node that answered."""
+    """Creates `key` only if it is absent, then reads `guard` on the node that responded."""
 
     key: Key
     value: bytes
@@ -80,51 +81,53 @@ class Created(NamedTuple):
     created_ms: int
     guard: Record | None
     repeated: bool = False
-    """An earlier try of it got no clear answer: it may have taken effect, and been deleted again, before this one."""
+    """The outcome of an earlier attempt is unknown: it may have taken effect and been deleted before this one."""
 
 
 class Scanned(NamedTuple):
     records: list[Record]
     guard: Record | None
-    """The guard as it was in the scan, or after it on the same node; None where none was asked for or it is absent."""
+    """The guard as read in the scan, or after it on the same node. None if not requested or absent."""
 
 
 class Changes(NamedTuple):
-    """A hint to look, never the truth: events may be lost or doubled and no harm is done."""
+    """A hint to read again. Events may be lost or repeated, so callers must not rely on them."""
 
     paths: frozenset[str]
     everything: bool
-    """Events may have been missed: look at all that you watch."""
+    """Events may have been missed: all watched records must be read."""
 
 
 class Session(Protocol):
-    """Ephemeral records live as long as their session, which ends with its process or when `timeout_ms` passes without
-    a sign of life."""
+    """Lifetime of ephemeral records. It ends with its process, or after `timeout_ms` without a heartbeat."""
 
     @property
     def lost(self) -> bool:
-        """The store may have ended it: its records may be gone. A lost session is never found again; open another."""
+        """The store may have ended the session and deleted its records. It cannot be resumed; open another."""
         ...
 
     async def wait_lost(self) -> None: ...
 
     async def close(self) -> None:
-        """End it now, its records with it."""
+        """Ends the session now and deletes its records."""
         ...
 
 
 class MetadataStore(Protocol):
     async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
-        """`confirmed`: answered by a node that has acknowledged a write since this call began, so the answer is not
-        that of a deposed leader. It costs a write where there was none."""
+        """Returns the record, or None if it does not exist.
+
+        `confirmed`: read from a node that has acknowledged a write since this call began, so not from a deposed leader.
+        It costs a write if there was none.
+        """
         ...
 
     async def floor(self, folder: Folder, name: str) -> Record | None:
-        """The record with the greatest name <= `name` in the folder."""
+        """Returns the record with the greatest name <= `name` in the folder."""
         ...
 
     async def ceiling(self, folder: Folder, name: str) -> Record | None:
-        """The record with the least name >= `name` in the folder."""
+        """Returns the record with the least name >= `name` in the folder."""
         ...
 
     async def scan(
@@ -137,53 +140,70 @@ class MetadataStore(Protocol):
         guard: Key | None = None,
         confirmed: bool = False,
     ) -> Scanned:
-        """The records of a folder with `start <= name < end`, in order of name, at most `limit` of them."""
+        """Returns the records of a folder with `start <= name < end`, in order of name, at most `limit` of them."""
         ...
 
     async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
-        """One answer per put, in order; a refused one does not hold back the others. Not atomic across keys.
+        """Returns a result per put, in order. A failed put does not affect the others. Not atomic across keys.
 
-        Conflict: `expected` did not hold. Missing: the session is gone. Uncertain: it may have taken effect; look.
-        Puts of one home take effect in their order: whoever sees one sees those before it, and two of one key see one
-        another.
+        Conflict: `expected` did not match. Missing: the session has ended. Uncertain: it may have taken effect.
+        Puts of one home take effect in order: a reader that sees one also sees those before it, and of two puts of one
+        key, the second sees the first.
         """
         ...
 
     async def create(self, creates: Sequence[Create]) -> list[Created | Conflict | Unavailable]:
-        """One answer per create, in order. All guards of one home may be read in one go, after all its creates.
+        """Returns a result per create, in order. All guards of one home may be read together, after all its creates.
 
-        If the create took effect but the guard could not be read on the node that answered, the answer is Uncertain.
+        If a create took effect but its guard could not be read on the node that responded, its result is Uncertain.
         """
         ...
 
     async def delete(self, key: Key, expected: int | None = ANY) -> bool:
-        """True if it was there. Raises Conflict if it is there with another version than `expected`."""
+        """Returns whether the record existed. Raises Conflict if it exists with another version than `expected`."""
         ...
 
     async def delete_range(self, folder: Folder, start: str, end: str) -> None:
-        """Delete the records of a folder with `start <= name < end`."""
+        """Deletes the records of a folder with `start <= name < end`."""
         ...
 
     async def session(self, timeout_ms: int) -> Session: ...
 
     def watch(self, prefix: str) -> AsyncIterator[Changes]:
-        """Changes of paths that start with `prefix`, from the moment that the iterator is first awaited until it is
-        closed.
+        """Yields changes of paths that start with `prefix`, from the first await of the iterator until it is closed.
 
-        The first item comes at once and says `everything`. What a slow consumer has not taken yet is merged.
+        The first item is yielded immediately, with `everything`. Changes that a slow consumer has not received are
+        merged.
         """
         ...
 
     async def now_ms(self) -> int:
-        """The store's clock."""
+        """Returns the time of the store's clock."""
         ...
 
     async def close(self) -> None: ...
 
 
 async def put_one(store: MetadataStore, key: Key, value: bytes, expected: int | None = ANY) -> Stored:
-    """One put, its failure raised."""
-    (answer,) = await store.put([Put(key, value, expected)])
-    if isinstance(answer, Stored):
-        return answer
-    raise answer
+    """Puts one record, and raises its failure."""
+    (result,) = await store.put([Put(key, value, expected)])
+    if isinstance(result, Stored):
+        return result
+    raise result
+
+
+async def update(
+    store: MetadataStore, key: Key, decide: Callable[[Record | None], bytes], *, confirmed: bool = False
+) -> bytes:
+    """Replaces the value of a record, and retries while other writers change it. Returns the value.
+
+    `decide` returns the new value for the current record. If it returns `record.value` itself, nothing is written.
+    """
+    while True:
+        record = await store.get(key, confirmed=confirmed)
+        value = decide(record)
+        if record is not None and value is record.value:
+            return value
+        with suppress(Conflict):
+            await put_one(store, key, value, ABSENT if record is None else record.version)
+            return value

@@ -1,10 +1,10 @@
-"""Transactional ids, as typed records over the metadata store.
+"""Records of transactional ids in the metadata store.
 
-Below: store.py, keys.py.  Above: coordination/transactions, which decides what becomes of one.
+Below: store.py, keys.py.  Above: coordination/transactions, which decides the state transitions.
 
-One record per transactional id holds all of it: who may write, which transaction is open, what belongs to it, and how
-it ends. Whoever changes it names the version that it knows, so that all changes have one order, whichever brokers make
-them.
+One record per transactional id contains all of its state: the producer id and epoch, the open transaction, its
+partitions and groups, and its result. Every change is a conditional put on the version that was read, so that the
+changes of all brokers have one order.
 """
 
 import contextlib
@@ -14,28 +14,29 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from lakestream.errors import Conflict, Corrupt
+from lakestream.errors import Conflict
 from lakestream.metadata import keys
-from lakestream.metadata.groups import Committed, Groups, Replacing
+from lakestream.metadata.codec import check_format, decode_record
+from lakestream.metadata.groups import Committed, Groups, OffsetUpdate
 from lakestream.metadata.store import ABSENT, ANY, Changes, MetadataStore, Record, put_one
 from lakestream.model import PartitionId
 
 FORMAT: Final = 1
-NAMES_AT_ONCE: Final = 1_000
+NAMES_PER_PAGE: Final = 1_000
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     EMPTY = 0
     ONGOING = 1
     COMMITTING = 2
-    """It is decided; not all logs know it yet."""
+    """The decision is stored; not all markers are written."""
     ABORTING = 3
     COMMITTED = 4
     ABORTED = 5
 
 
 class Identity(NamedTuple):
-    """What a producer signs its batches with."""
+    """Producer id and epoch in a producer's batches."""
 
     producer_id: int
     epoch: int
@@ -44,16 +45,16 @@ class Identity(NamedTuple):
         return f"producer {self.producer_id} epoch {self.epoch}"
 
 
-NOBODY: Final = Identity(-1, -1)
+NO_IDENTITY: Final = Identity(-1, -1)
 
 
 class PendingOffset(NamedTuple):
-    """How far a group has read a partition, if the transaction commits."""
+    """Offset of a group that is committed with the transaction."""
 
     partition: PartitionId
     committed: Committed
     base: int
-    """Version of the committed offset when this one came. Mostly it replaces that one."""
+    """Version of the committed offset when this one was received. Usually this one replaces that version."""
 
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,47 +62,49 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     format: int = FORMAT
     producer: Identity
-    """Who may write now."""
-    last: Identity = NOBODY
-    """Who might before, if it was the same client: a request that it repeats is answered once more."""
+    """The current producer."""
+    last: Identity = NO_IDENTITY
+    """The producer before, if it was the same client: a request that it repeats gets the same response."""
     timeout_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     number: int = 0
-    """Of the open transaction, or of the last one."""
+    """Number of the open or last transaction."""
     protocol: int = 1
-    """Of the client: 2 adds logs by writing to them, and has a new epoch for each transaction (KIP-890)."""
+    """Transaction version of the client: 2 adds partitions by writes, with a new epoch per transaction (KIP-890)."""
     started_ms: int = -1
     changed_ms: int
     partitions: tuple[PartitionId, ...] = ()
-    """Logs that are part of it, in order."""
+    """Partitions of the transaction, in order."""
     groups: tuple[str, ...] = ()
     """Groups whose offsets may be part of it, in order."""
     offsets: dict[str, tuple[PendingOffset, ...]] = {}
     """By group."""
-    marking: Identity = NOBODY
-    """Who signs the markers of a transaction that is ending."""
+    marking: Identity = NO_IDENTITY
+    """Producer id and epoch of the markers of a transaction that is completing."""
+    client: str = ""
+    """Address of the client that created the id. Empty in records of older brokers."""
 
     @property
     def is_open(self) -> bool:
-        return self.state is State.ONGOING
+        return self.state is TransactionState.ONGOING
 
     @property
     def is_ending(self) -> bool:
-        return self.state in (State.COMMITTING, State.ABORTING)
+        return self.state in (TransactionState.COMMITTING, TransactionState.ABORTING)
 
     @property
     def commits(self) -> bool:
-        return self.state in (State.COMMITTING, State.COMMITTED)
+        return self.state in (TransactionState.COMMITTING, TransactionState.COMMITTED)
 
 
-class Known(NamedTuple):
-    """A record, and the version at which it was read or written."""
+class StoredTransaction(NamedTuple):
+    """A record and its version in the store."""
 
     record: Transaction
     version: int
 
 
-class NotedId(NamedTuple):
+class NamedTransaction(NamedTuple):
     transactional_id: str
     version: int
 
@@ -115,44 +118,49 @@ class Transactions:
         self._store = store
         self._groups = Groups(store)
 
-    async def load(self, transactional_id: str, *, confirmed: bool = False) -> Known | None:
+    async def load(self, transactional_id: str, *, confirmed: bool = False) -> StoredTransaction | None:
         record = await self._store.get(keys.transaction_key(transactional_id), confirmed=confirmed)
-        return None if record is None else Known(_transaction(record), record.version)
+        return None if record is None else StoredTransaction(_transaction(record), record.version)
 
-    async def save(self, transactional_id: str, record: Transaction, known: Known | None) -> Known:
-        """Conflict: it is not as it was known."""
-        expected = ABSENT if known is None else known.version
+    async def save(
+        self, transactional_id: str, record: Transaction, last: StoredTransaction | None
+    ) -> StoredTransaction:
+        """Replaces the `last` record, or creates one if None. Raises Conflict if another broker changed it."""
+        expected = ABSENT if last is None else last.version
         stored = await put_one(self._store, keys.transaction_key(transactional_id), _encode(record), expected)
-        return Known(record, stored.version)
+        return StoredTransaction(record, stored.version)
 
-    async def name(self, transactional_id: str) -> None:
-        """Before there is a record, so that each can be found."""
+    async def add_name(self, transactional_id: str) -> None:
+        """Must be called before the record is created, so that every record can be found."""
         await put_one(self._store, keys.transaction_name_key(transactional_id), b"", ANY)
 
-    async def remove(self, transactional_id: str, known: Known) -> None:
-        """Conflict: it is in use again. Its name goes first: who makes it anew writes it anew."""
+    async def remove(self, transactional_id: str, last: StoredTransaction) -> None:
+        """Deletes the record. Raises Conflict if it is in use again.
+
+        The name is deleted first: a broker that creates the record again then also creates the name again.
+        """
         await self._store.delete(keys.transaction_name_key(transactional_id))
         try:
-            await self._store.delete(keys.transaction_key(transactional_id), known.version)
+            await self._store.delete(keys.transaction_key(transactional_id), last.version)
         except Conflict:
-            await self.name(transactional_id)
+            await self.add_name(transactional_id)
             raise
 
     async def remove_name(self, transactional_id: str, version: int) -> None:
-        """Conflict: somebody wrote it anew, and is about to use it."""
+        """Deletes a name. Raises Conflict if it was created again, and so is about to be used."""
         await self._store.delete(keys.transaction_name_key(transactional_id), version)
 
     async def names(self) -> list[str]:
-        return [one.transactional_id for one in await self.named()]
+        return [name.transactional_id for name in await self.versioned_names()]
 
-    async def named(self) -> list[NotedId]:
-        found: list[NotedId] = []
+    async def versioned_names(self) -> list[NamedTransaction]:
+        names: list[NamedTransaction] = []
         start = ""
         while True:
-            page = (await self._store.scan(keys.TRANSACTION_NAMES, start, limit=NAMES_AT_ONCE)).records
-            found += [NotedId(keys.transaction_text(record.name), record.version) for record in page]
-            if len(page) < NAMES_AT_ONCE:
-                return found
+            page = (await self._store.scan(keys.TRANSACTION_NAMES, start, limit=NAMES_PER_PAGE)).records
+            names += [NamedTransaction(keys.transaction_text(record.name), record.version) for record in page]
+            if len(page) < NAMES_PER_PAGE:
+                return names
             start = f"{page[-1].name}{keys.NEXT_NAME}"
 
     def watch(self) -> AsyncIterator[Changes]:
@@ -160,34 +168,35 @@ class Transactions:
 
     # ── offsets of groups ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def note_group(self, group: str, transactional_id: str) -> None:
-        """Before a transaction holds offsets of a group: whoever reads these knows where to look for more."""
+    async def add_group(self, group: str, transactional_id: str) -> None:
+        """Must be called when a transaction of the id has offsets of the group, before the client gets a response:
+        readers of the group's offsets must find the id. Called earlier, a concurrent reader could delete the entry."""
         await put_one(self._store, keys.group_transaction_key(group, transactional_id), b"", ANY)
 
-    async def of_group(self, group: str) -> list[NotedId]:
-        """Ids whose transactions may hold offsets of it."""
-        found = await self._store.scan(keys.group_transactions_folder(group), confirmed=True)
-        return [NotedId(keys.transaction_text(record.name), record.version) for record in found.records]
+    async def by_group(self, group: str) -> list[NamedTransaction]:
+        """Returns the ids whose transactions may have offsets of the group. Usually they do: see completion.py."""
+        records = (await self._store.scan(keys.group_transactions_folder(group), confirmed=True)).records
+        return [NamedTransaction(keys.transaction_text(record.name), record.version) for record in records]
 
-    async def forget_group(self, group: str, noted: NotedId) -> None:
-        """There is no such id any longer, unless it is made anew just now."""
+    async def group_entry(self, group: str, transactional_id: str) -> NamedTransaction | None:
+        record = await self._store.get(keys.group_transaction_key(group, transactional_id))
+        return None if record is None else NamedTransaction(transactional_id, record.version)
+
+    async def remove_group(self, group: str, name: NamedTransaction) -> None:
+        """Deletes an entry, unless it was put again since it was read.
+
+        The record must have been without offsets of the group after the entry was read."""
         with contextlib.suppress(Conflict):
-            await self._store.delete(keys.group_transaction_key(group, noted.transactional_id), noted.version)
+            await self._store.delete(keys.group_transaction_key(group, name.transactional_id), name.version)
 
     async def commit_offsets(self, record: Transaction) -> None:
-        """What a committed transaction holds."""
+        """Commits the offsets of a committed transaction."""
         for group, offsets in record.offsets.items():
-            wanted = {one.partition: Replacing(one.committed, one.base) for one in offsets}
-            await self._groups.commit_asked(group, wanted)
+            updates = {offset.partition: OffsetUpdate(offset.committed, offset.base) for offset in offsets}
+            await self._groups.commit_transaction_offsets(group, updates)
 
 
 def _transaction(record: Record) -> Transaction:
-    try:
-        found = _decode(record.value)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise Corrupt(
-            f"metadata record {record.path} is not a transaction ({error}); restore it from a backup"
-        ) from error
-    if found.format > FORMAT:
-        raise Corrupt(f"metadata record {record.path} is of a newer Lakestream (format {found.format}): upgrade")
-    return found
+    transaction = decode_record(record, _decode, "a transaction")
+    check_format(record, transaction.format, FORMAT)
+    return transaction

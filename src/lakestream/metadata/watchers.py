@@ -1,7 +1,6 @@
-"""Who watches what inside one client, and what each has not taken yet. Used by every backend.
+"""Distributes changes to the watches of one client. Used by every backend, on the event loop.
 
-A backend tells `Watchers` which paths changed; each consumer takes what was merged for it since its last look.
-Everything here runs on the event loop.
+A backend passes changed paths to `Watchers`. Changes are merged for each consumer until its next read.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ from lakestream.errors import Unavailable
 from lakestream.metadata.store import Changes
 
 PATHS_MAX = 10_000
-"""A consumer that is further behind than this is told to look at everything: cheaper than the list."""
+"""Above this number of unread paths, a consumer gets `everything`, which is cheaper than the list."""
 
 
 class Watcher:
@@ -20,56 +19,56 @@ class Watcher:
         self._paths: set[str] = set()
         self._everything = True
         self._closed: str | None = None
-        self._news = asyncio.Event()
-        self._news.set()
+        self._changed = asyncio.Event()
+        self._changed.set()
 
-    def tell(self, paths: Collection[str]) -> None:
-        mine = [path for path in paths if path.startswith(self._prefix)]
-        if not mine:
+    def notify(self, paths: Collection[str]) -> None:
+        watched = [path for path in paths if path.startswith(self._prefix)]
+        if not watched:
             return
-        self._paths.update(mine)
+        self._paths.update(watched)
         if len(self._paths) > PATHS_MAX:
-            self.tell_everything()
-        self._news.set()
+            self.notify_everything()
+        self._changed.set()
 
-    def tell_everything(self) -> None:
+    def notify_everything(self) -> None:
         self._paths.clear()
         self._everything = True
-        self._news.set()
+        self._changed.set()
 
     def close(self, reason: str) -> None:
         self._closed = reason
-        self._news.set()
+        self._changed.set()
 
     async def take(self) -> Changes:
-        await self._news.wait()
+        await self._changed.wait()
         if self._closed is not None:
             raise Unavailable(self._closed)
         changes = Changes(frozenset(self._paths), self._everything)
         self._paths.clear()
         self._everything = False
-        self._news.clear()
+        self._changed.clear()
         return changes
 
 
 class Watchers:
     def __init__(self) -> None:
-        # A dict is an ordered set: consumers are told in the order in which they came, the same in every run.
+        # A dict is an ordered set: consumers are notified in the order of their watches, the same in every run.
         self._watchers: dict[Watcher, None] = {}
 
     def __len__(self) -> int:
         return len(self._watchers)
 
-    def tell(self, paths: Collection[str]) -> None:
+    def notify(self, paths: Collection[str]) -> None:
         for watcher in self._watchers:
-            watcher.tell(paths)
+            watcher.notify(paths)
 
-    def tell_everything(self) -> None:
+    def notify_everything(self) -> None:
         for watcher in self._watchers:
-            watcher.tell_everything()
+            watcher.notify_everything()
 
     def close(self, reason: str) -> None:
-        """Everyone who waits, or comes to take, hears `Unavailable`."""
+        """Ends all watches: their current and later reads raise Unavailable."""
         for watcher in self._watchers:
             watcher.close(reason)
 

@@ -1,7 +1,7 @@
-"""What the logs have that their tables have not.
+"""Finds the records of logs that are not in their tables.
 
-Before: the metadata store's change feed, which tells which logs grew.  After: plan.py.  Only logs that changed are
-looked at, so that a thousand idle topics cost nothing.
+Before: a watch of the metadata store, which reports the logs that grew.  After: plan.py.  Only logs that changed are
+read, so that a thousand idle topics cost nothing.
 """
 
 import asyncio
@@ -10,44 +10,44 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lakestream.catalog.errors import TableAltered
-from lakestream.data.log.fold import Aborted, served
+from lakestream.aio.gather import gather_limited
+from lakestream.catalog.errors import IncompatibleTable
 from lakestream.data.log.log import Log
+from lakestream.data.log.partition_state import Aborted, readable_batches
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata import keys
-from lakestream.metadata.claims import Claim, Kind
+from lakestream.metadata.claims import BatchKind, Claim
 from lakestream.metadata.store import Changes, MetadataStore
 from lakestream.metadata.topics import Topics
 from lakestream.model import PartitionId
-from lakestream.pipeline.plan import Backlog, Spot
-from lakestream.pipeline.whole import Part, Transaction, Whereabouts, joined
-from lakestream.storage.together import together
+from lakestream.pipeline.plan import Backlog, LogBatch
+from lakestream.pipeline.transaction_cut import TransactionId, TransactionPart, TransactionRanges, joined
 
 log = logging.getLogger(__name__)
 
-FEED_RETRY_MS: Final = 200
-FULL_LOOK_S: Final = 30 * 60
-"""Between looks at all logs. What the feed tells is looked at, but by a read that may be older than what it tells."""
+WATCH_RETRY_MS: Final = 200
+FULL_SCAN_S: Final = 30 * 60
+"""Between scans of all logs: the read after a watch event may return a state older than the event."""
 LOGS_AT_ONCE: Final = 32
-SPOTS_MAX: Final = 200_000
-"""Batches of one log that a round knows of: a log that is far behind is not read to its end before it is moved."""
+BATCHES_MAX: Final = 200_000
+"""Batches of one log in a micro-batch: a log that lags far behind is moved before it is read to its end."""
 
 
-class ChangedLogs:
-    """Which logs may have something to move. All of them at the start, when events were missed, and now and then."""
+class ChangedPartitions:
+    """The logs that may have records to move: those that grew, and periodically or after missed events all of them."""
 
     def __init__(self, metadata: MetadataStore, topics: Topics) -> None:
         self._metadata = metadata
         self._topics = topics
         self._changed: set[PartitionId] = set()
         self._all = True
-        self._looked_s = float("-inf")
+        self._scanned_s = float("-inf")
         self.news = asyncio.Event()
         """Set when a log grew."""
 
     @property
     def waiting(self) -> bool:
-        """Some may have something to move."""
+        """Whether a log may have records to move."""
         return self._all or bool(self._changed)
 
     async def follow(self) -> None:
@@ -56,18 +56,18 @@ class ChangedLogs:
                 async for changes in self._metadata.watch(keys.LOGS):
                     self._note(changes)
             except LakestreamError as error:
-                log.warning("pipeline.feed_broken error=%s", error)
+                log.warning("pipeline.watch_failed error=%s", error)
             self._all = True
-            await asyncio.sleep(FEED_RETRY_MS / 1000)
+            await asyncio.sleep(WATCH_RETRY_MS / 1000)
 
-    def look_again(self, partitions: Iterable[PartitionId]) -> None:
-        """Not all of these was moved."""
+    def requeue(self, partitions: Iterable[PartitionId]) -> None:
+        """Makes the next `take` return these again, because not all of their records were moved."""
         self._changed.update(partitions)
 
     async def take(self) -> set[PartitionId]:
-        """Those that changed since the last time."""
+        """Returns the logs that changed since the last call."""
         now_s = asyncio.get_running_loop().time()
-        every = self._all or now_s - self._looked_s >= FULL_LOOK_S
+        every = self._all or now_s - self._scanned_s >= FULL_SCAN_S
         self._all = False
         changed, self._changed = self._changed, set()
         self.news.clear()
@@ -77,7 +77,7 @@ class ChangedLogs:
             except LakestreamError:
                 self._all, self._changed = True, self._changed | changed
                 raise
-            self._looked_s = now_s
+            self._scanned_s = now_s
             for topic in topics.values():
                 changed.update(PartitionId(topic.topic_id, number) for number in range(topic.partition_count))
         return changed
@@ -92,21 +92,22 @@ class ChangedLogs:
         self.news.set()
 
 
-async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
-    """From where its table ends to the last stable offset. None: there is nothing. Missing: the log is gone.
-    TableAltered: it never came to where its table ends.
+async def read_backlog(logs: Log, partition: PartitionId, start: int, *, without_deleted: bool) -> Backlog | None:
+    """Reads a log from the end of its table to the last stable offset. Returns None if there are no new records.
 
-    `without_deleted`: what lies before the log's start makes no rows. So an operator can have a damaged batch passed
-    over: he deletes the records up to it. Otherwise the table remembers what the stream forgets.
+    Missing: the log is deleted. IncompatibleTable: the log ends before its table.
+
+    `without_deleted`: records before the log's start make no rows. So an operator can skip a damaged batch by deleting
+    the records up to its end. Otherwise deleted records that were not moved yet still become rows.
     """
     log_start, end, stable = await logs.bounds(partition)
     if start > end:
         await _check_reached(logs, partition, start)
     deleted_to = log_start if without_deleted else 0
-    spots: list[Spot] = []
+    batches: list[LogBatch] = []
     oldest_ms = 0
     offset = start
-    while offset < stable and len(spots) < SPOTS_MAX:
+    while offset < stable and len(batches) < BATCHES_MAX:
         claims = await logs.claims(partition, offset)
         if not claims:
             break
@@ -117,70 +118,75 @@ async def backlog_of(logs: Log, partition: PartitionId, start: int, *, without_d
             if claim.offset_start >= stable:
                 break
             oldest_ms = oldest_ms or claim.appended_ms
-            found = _spots(claim, created_ms, aborted, deleted_to)
-            spots += (spot for spot in found if offset <= spot.offset < stable)
+            found = _log_batches(claim, created_ms, aborted, deleted_to)
+            batches += (batch for batch in found if offset <= batch.offset < stable)
             offset = min(claim.offset_end, stable)
-    return Backlog(partition, start, offset, spots, oldest_ms) if offset > start else None
+    return Backlog(partition, start, offset, batches, oldest_ms) if offset > start else None
 
 
 async def _check_reached(logs: Log, partition: PartitionId, offset: int) -> None:
-    """Or else what is appended next would count as moved. So it is when the metadata store was restored from a backup,
-    and the table was not."""
-    end = await logs.end_for_certain(partition)
+    """Checks that the log reached the end of its table; else the next appended records would count as moved.
+
+    This happens if the metadata store was restored from a backup, and the table was not.
+    """
+    end = await logs.confirmed_end(partition)
     if offset <= end:
         return
-    raise TableAltered(
+    raise IncompatibleTable(
         f"it has the records before offset {offset} of partition {partition.number}, whose log ends at {end} only: the"
         " metadata store is older than the table. Restore a newer backup of it, or drop the table and register a"
         " metadata file of it that is no newer than the log, or delete the topic"
     )
 
 
-def _spots(claim: Claim, created_ms: int, aborted: list[Aborted], deleted_to: int) -> Iterable[Spot]:
-    for offset, batch in served(claim, created_ms):
+def _log_batches(claim: Claim, created_ms: int, aborted: list[Aborted], deleted_to: int) -> Iterable[LogBatch]:
+    for offset, batch in readable_batches(claim, created_ms):
         transaction = None
-        if batch.kind is Kind.TRANSACTIONAL and not any(
+        if batch.kind is BatchKind.TRANSACTIONAL and not any(
             one.producer_id == batch.producer_id and one.offset_first <= offset <= one.offset_last for one in aborted
         ):
-            transaction = Transaction(batch.producer_id, batch.transaction)
+            transaction = TransactionId(batch.producer_id, batch.transaction)
         end = offset + batch.record_count
-        is_rows = (batch.kind is Kind.PLAIN or transaction is not None) and end > deleted_to
-        yield Spot(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows, transaction)
+        is_rows = (batch.kind is BatchKind.PLAIN or transaction is not None) and end > deleted_to
+        yield LogBatch(offset, end, batch.byte_start, batch.byte_end, claim.medium, claim.name, is_rows, transaction)
 
 
-async def whereabouts(
+async def read_transaction_ranges(
     logs: Log, partitions: Iterable[PartitionId], starts: Mapping[int, int], backlogs: Iterable[Backlog]
-) -> Whereabouts:
-    """Of the committed transactions in these backlogs: what they have in all logs of their topic. A second look: who
-    was found to be committed had all its records stored by then. `starts`: where the table ends, by partition."""
-    found: defaultdict[Transaction, dict[int, Part]] = defaultdict(dict)
+) -> TransactionRanges:
+    """Returns the ranges of the committed transactions of these backlogs in all logs of their topic.
+
+    Reads the logs again: a transaction that was committed at the first read had all its records stored by then.
+    `starts`: where the table ends, by partition.
+    """
+    found: defaultdict[TransactionId, dict[int, TransactionPart]] = defaultdict(dict)
     reached = dict(starts)
     for backlog in backlogs:
         number = backlog.partition.number
         reached[number] = backlog.end
-        for spot in backlog.spots:
-            if spot.transaction is not None:
-                parts = found[spot.transaction]
-                parts[number] = joined(parts.get(number), spot.offset, spot.offset_end)
+        for batch in backlog.batches:
+            if batch.transaction is not None:
+                parts = found[batch.transaction]
+                parts[number] = joined(parts.get(number), batch.offset, batch.offset_end)
     ends: dict[int, int] = {}
     unread: set[int] = set()
 
-    async def look(partition: PartitionId) -> None:
+    async def read(partition: PartitionId) -> None:
         number = partition.number
-        ends[number] = await logs.end_for_certain(partition)
+        ends[number] = await logs.confirmed_end(partition)
         offset, count = reached.get(number, 0), 0
         while offset < ends[number] and (claims := await logs.claims(partition, offset)):
             for claim, created_ms in claims:
-                if count >= SPOTS_MAX:
+                if count >= BATCHES_MAX:
                     unread.add(number)
                     return
                 count += len(claim.batches)
-                for at, batch in served(claim, created_ms):
-                    transaction = Transaction(batch.producer_id, batch.transaction)
-                    if at >= offset and batch.kind is Kind.TRANSACTIONAL and transaction in found:
+                for at, batch in readable_batches(claim, created_ms):
+                    transaction = TransactionId(batch.producer_id, batch.transaction)
+                    if at >= offset and batch.kind is BatchKind.TRANSACTIONAL and transaction in found:
                         parts = found[transaction]
                         parts[number] = joined(parts.get(number), at, at + batch.record_count)
             offset = claims[-1].claim.offset_end
 
-    await together([look(partition) for partition in partitions], LOGS_AT_ONCE)
-    return Whereabouts(dict(found), ends, frozenset(unread))
+    await gather_limited([read(partition) for partition in partitions], LOGS_AT_ONCE)
+    return TransactionRanges(dict(found), ends, frozenset(unread))

@@ -1,0 +1,1 @@
+"""Network protocols: Kafka, and the HTTP APIs."""

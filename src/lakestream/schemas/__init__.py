@@ -1,1 +1,1 @@
-"""Schemas of values and keys: read, compared, turned into the types of columns. Pure; nothing here knows a table."""
+"""Schemas of values and keys: parsing, compatibility and conversion to column types. Pure."""

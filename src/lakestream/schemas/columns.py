@@ -1,8 +1,9 @@
-"""The columns of a table as a tree with field ids: read from Iceberg's JSON of a schema, and written to it. Pure.
+"""The columns of a table as a tree with field ids, parsed from and converted to Iceberg's JSON of a schema. Pure.
 
-Before: the table's metadata.  After: merge.py, which grows them by the shape of a schema; workers, which fill them.
+Before: the metadata of the table.  After: column_evolution.py, which adds columns for the shape of a schema; workers,
+which write them.
 
-What is in a schema and is not ours (types of later versions of Iceberg, defaults, …) is carried along as it is.
+Parts of a schema that Lakestream does not use (types of later versions of Iceberg, defaults, …) are kept unchanged.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from lakestream.schemas.shape import Kind, Primitive
+from lakestream.schemas.types import Kind, Primitive
 
 _PARAMETERS: Final = re.compile(r"(fixed)\[\s*(\d{1,9})\s*\]|(decimal)\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _FIELD_WORDS: Final = frozenset(("id", "name", "type", "required", "doc"))
@@ -20,7 +21,7 @@ _FIELD_WORDS: Final = frozenset(("id", "name", "type", "required", "doc"))
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A type that no schema of ours becomes: of a later version of Iceberg."""
+    """A type of a later version of Iceberg. No type of a registered schema is converted to it."""
 
     text: str
 
@@ -48,7 +49,7 @@ ColumnType: TypeAlias = Primitive | Foreign | Fields | ListColumn | MapColumn
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of a struct; also the element of a list, and key and value of a map, under these names."""
+    """A field of a struct; also the element of a list, or key or value of a map, which have these names."""
 
     field_id: int
     name: str
@@ -56,11 +57,11 @@ class Column:
     required: bool = False
     doc: str = ""
     more: str = ""
-    """What else its JSON has, as JSON; empty: nothing."""
+    """Further attributes of the field, as JSON; empty if there are none."""
 
 
 def columns_of(schema: Any) -> tuple[Column, ...]:
-    """Of a schema as Iceberg's metadata has it."""
+    """Parses the columns of an Iceberg schema."""
     return tuple(_column(field) for field in schema["fields"])
 
 
@@ -93,7 +94,7 @@ def _inner(kind: Any, part: str, required: bool) -> Column:
 
 
 def primitive_of(text: str) -> Primitive | None:
-    """As Iceberg spells it; None: it is none that our schemas become."""
+    """Parses Iceberg's notation of a type. Returns None if no type of a registered schema is converted to it."""
     if found := _PARAMETERS.fullmatch(text):
         fixed, length, _, precision, scale = found.groups()
         if fixed:
@@ -106,7 +107,7 @@ def primitive_of(text: str) -> Primitive | None:
 
 
 def iceberg_fields(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """As they stand in Iceberg's JSON."""
+    """Returns the columns in Iceberg's JSON."""
     return [_iceberg_field(column) for column in columns]
 
 
@@ -149,7 +150,7 @@ def _iceberg_type(kind: ColumnType) -> Any:
 
 
 def inner_columns(kind: ColumnType) -> tuple[Column, ...]:
-    """The columns that a type is made of, in order."""
+    """Returns the fields of a struct, the element of a list, or key and value of a map."""
     match kind:
         case Fields(fields):
             return fields
@@ -162,35 +163,37 @@ def inner_columns(kind: ColumnType) -> tuple[Column, ...]:
 
 
 def all_columns(columns: Sequence[Column]) -> Iterator[Column]:
-    """At all depths, each before what is inside it."""
+    """Yields the columns of all depths, each before the columns inside it."""
     for column in columns:
         yield column
         yield from all_columns(inner_columns(column.type))
 
 
-def pruned(columns: Sequence[Column], wanted: Set[int]) -> tuple[Column, ...]:
-    """Those with such numbers and what they are in. What others have added is not in our files, nor what we have no
-    type for: to readers it is null there, or whatever the table's schema says of rows that are older than a column."""
-    return tuple(found for column in columns if (found := _pruned(column, wanted)) is not None)
+def pruned(columns: Sequence[Column], field_ids: Set[int]) -> tuple[Column, ...]:
+    """Returns the columns with these ids, and the columns that contain them.
+
+    Columns that an engine added, and columns of unknown types, are not in the files that Lakestream writes. Readers get
+    null for them, or the default that the table's schema has for rows older than a column."""
+    return tuple(found for column in columns if (found := _pruned(column, field_ids)) is not None)
 
 
-def _pruned(column: Column, wanted: Set[int]) -> Column | None:
+def _pruned(column: Column, field_ids: Set[int]) -> Column | None:
     match column.type:
         case Primitive():
-            return column if column.field_id in wanted else None
+            return column if column.field_id in field_ids else None
         case Foreign():
             return None
         case Fields(fields):
-            inner = pruned(fields, wanted)
+            inner = pruned(fields, field_ids)
             return replace(column, type=Fields(inner)) if inner else None
         case ListColumn(element):
-            found = _pruned(element, wanted)
+            found = _pruned(element, field_ids)
             return None if found is None else replace(column, type=ListColumn(found))
         case MapColumn(key, value):
-            kept = _pruned(key, wanted), _pruned(value, wanted)
+            kept = _pruned(key, field_ids), _pruned(value, field_ids)
             return None if kept[0] is None or kept[1] is None else replace(column, type=MapColumn(kept[0], kept[1]))
 
 
 def leaf_ids(columns: Sequence[Column]) -> set[int]:
-    """Of those that hold values themselves."""
+    """Returns the ids of the columns without inner columns."""
     return {column.field_id for column in all_columns(columns) if not inner_columns(column.type)}

@@ -1,18 +1,18 @@
-"""The words that all formats share: a schema as it was registered, and how one that was read looks to its users.
+"""Model that all formats share: the source text of a schema, and the interface of a parsed schema.
 
-`read.py` gives the reader of a format; the registry asks it for canonical text and for what is incompatible, the table
-asks it for the shape.
+`parse.py` selects the parser of a format. The registry uses the canonical text and the incompatibilities of a schema,
+the table uses its shape.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from lakestream.schemas.shape import Struct
+from lakestream.schemas.types import Struct
 
 
 class Format(Enum):
-    """As the registry's API spells them."""
+    """Schema types, with the values of the registry's API."""
 
     AVRO = "AVRO"
     JSON = "JSON"
@@ -21,38 +21,52 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Another schema that this one names, with its text and what that one names in turn."""
+    """A referenced schema: the name of the reference, the text of the schema, and its own references."""
 
     name: str
     text: str
     references: tuple["Reference", ...] = ()
 
+    @property
+    def size(self) -> int:
+        """In characters, including its own references."""
+        return len(self.text) + sum(one.size for one in self.references)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A schema as somebody wrote it. Plain data: it is stored and travels to workers."""
+    """Source text of a schema. Plain data: it is stored and sent to workers."""
 
     format: Format
     text: str
     references: tuple[Reference, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """In characters, including all references, each counted as often as it is referenced."""
+        return len(self.text) + sum(one.size for one in self.references)
+
 
 class Schema(Protocol):
-    """A schema that was read. Rejected at reading: it is none, and why."""
+    """A parsed schema. Parsing raises Rejected, with the reason, if the source is not a valid schema."""
 
     @property
     def source(self) -> Source: ...
 
     @property
     def canonical(self) -> str:
-        """The text by which two schemas are the same for `normalize=true`; also what the API shows for it then."""
+        """The normalized text. With `normalize=true`, two schemas are the same if these texts are equal, and the API
+        returns this text."""
         ...
 
     def shape(self) -> Struct:
-        """Its columns. A schema that is no record is one column `value`. What cannot be said in columns (recursion, …)
-        is left out of the shape: values that have it do not come back whole, and keep their bytes."""
+        """Returns the fields that become columns. A schema that is not a record has one field, `value`.
+
+        Parts that columns cannot represent, such as recursion, are omitted. Values that contain such a part cannot be
+        restored from their columns, so the table also stores their bytes."""
         ...
 
-    def troubles_reading(self, older: "Schema") -> list[str]:
-        """Why this schema cannot read what was written with the other, each with the field concerned; empty: it can."""
+    def incompatibilities_reading(self, older: "Schema") -> list[str]:
+        """Returns the reasons why this schema cannot read values of the older one, each with its field; empty if it
+        can."""
         ...

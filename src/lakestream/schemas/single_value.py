@@ -1,13 +1,13 @@
-"""A value as Iceberg keeps it in bounds: its single-value serialisation. Pure."""
+"""Iceberg's single-value serialization, used for the bounds of columns. Pure."""
 
 import struct
 from typing import Any
 
-from lakestream.schemas.shape import Kind, Primitive
+from lakestream.schemas.types import Kind, Primitive
 
 
 def single_value(kind: Primitive, value: Any) -> bytes:
-    """Of a value as Parquet's statistics give it: numbers and times in the units of the column."""
+    """Serializes a value from Parquet's statistics: numbers and times are in the units of the column."""
     match kind.kind:
         case Kind.BOOLEAN:
             return b"\x01" if value else b"\x00"
@@ -21,7 +21,7 @@ def single_value(kind: Primitive, value: Any) -> bytes:
             return struct.pack("<d", value)
         case Kind.DECIMAL:
             unscaled = int(value)
-            # As few bytes as hold it with its sign: those of its complement where it is negative.
+            # The smallest number of bytes for the value and its sign; of a negative value, its complement counts.
             size = ((unscaled if unscaled >= 0 else ~unscaled).bit_length() + 8) // 8
             return unscaled.to_bytes(size, "big", signed=True)
         case Kind.STRING | Kind.BINARY | Kind.FIXED | Kind.UUID:

@@ -1,7 +1,7 @@
-"""Credentials and region from the files of the AWS command line (~/.aws), which obstore does not read.
+"""Reads credentials and region from the files of the AWS command line (~/.aws), which obstore does not read.
 
-They count only where the environment names no credentials of its own. Profiles that ask for a role, a login page or a
-program are left to the tools that make them: export their result into the environment.
+Used only if the environment has no credentials. Profiles that need a role, a login page or a program are not supported:
+export the credentials that the AWS tools return into the environment.
 """
 
 from collections.abc import Mapping
@@ -35,8 +35,8 @@ def profile_settings(environ: Mapping[str, str]) -> "S3Config":
             if "aws_session_token" in credentials:
                 settings["session_token"] = credentials["aws_session_token"]
     if not environ.get("AWS_REGION") and not environ.get("AWS_DEFAULT_REGION"):
-        named = profile if profile == "default" else f"profile {profile}"
-        region = _section(Path(environ.get("AWS_CONFIG_FILE", home / "config")), named).get("region")
+        section = profile if profile == "default" else f"profile {profile}"
+        region = _section(Path(environ.get("AWS_CONFIG_FILE", home / "config")), section).get("region")
         if region:
             settings["region"] = region
     return settings

@@ -1,29 +1,29 @@
-"""The object store of unit tests and the simulation: a dictionary, no threads, no waiting."""
+"""Object store in a dictionary, for unit tests and the simulation: no threads, no waiting."""
 
 from collections.abc import AsyncIterator, Sequence
 
 from lakestream.clock import Clock
 from lakestream.errors import Conflict, Missing
 from lakestream.model import Buffer, Span
-from lakestream.storage.names import check_key, folder
+from lakestream.storage.object_keys import check_key, folder
 from lakestream.storage.object_store import Body, ObjectInfo
-from lakestream.storage.ranges import beyond, check_spans
+from lakestream.storage.range_reads import beyond, check_spans
 
 _PAGE_SIZE = 1000
 
 
-class MemoryStore:
+class MemoryObjectStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._objects: dict[str, tuple[bytes, int]] = {}
 
     async def put(self, key: str, body: Body) -> None:
-        # Joined here, because the caller may use its buffers again as soon as this returns.
+        # Joined here, because the caller may reuse its buffers as soon as this returns.
         self._objects[check_key(key)] = (b"".join(body), self._clock.now_ms())
 
     async def create(self, key: str, body: Body) -> None:
         if check_key(key) in self._objects:
-            raise Conflict(f"object {key} exists already")
+            raise Conflict(f"object {key} already exists")
         await self.put(key, body)
 
     async def get(self, key: str) -> Buffer:
@@ -44,13 +44,13 @@ class MemoryStore:
 
     async def walk(self, prefix: str, after: str = "") -> AsyncIterator[list[ObjectInfo]]:
         start = folder(prefix)
-        # The names as of now; a page is as of the moment it is asked for, as with a real store.
+        # The keys are listed now, but each page is read when it is requested, as in a real store.
         keys = sorted(key for key in self._objects if key.startswith(start) and key > after)
         for first in range(0, len(keys), _PAGE_SIZE):
             page = [
-                ObjectInfo(key, len(found[0]), found[1])
+                ObjectInfo(key, len(stored[0]), stored[1])
                 for key in keys[first : first + _PAGE_SIZE]
-                if (found := self._objects.get(key))
+                if (stored := self._objects.get(key))
             ]
             if page:
                 yield page
@@ -60,10 +60,10 @@ class MemoryStore:
             self._objects.pop(check_key(key), None)
 
     async def close(self) -> None:
-        """Nothing to end; what was stored stays, as it would in a bucket."""
+        """Does nothing. The objects stay, as in a bucket."""
 
     def _find(self, key: str) -> tuple[bytes, int]:
-        found = self._objects.get(check_key(key))
-        if found is None:
+        stored = self._objects.get(check_key(key))
+        if stored is None:
             raise Missing(f"no object {key}")
-        return found
+        return stored

@@ -1,6 +1,6 @@
-"""An object store that counts: calls, bytes and how long they took, per operation and outcome.
+"""Object store wrapper that counts calls, bytes and latencies per operation and outcome.
 
-Around Retrying it counts what callers see, inside it every single try. Figures are read through `Meter.snapshot`.
+Around RetryingStore it counts the calls of callers, inside it every attempt. `Meter.snapshot` returns the counts.
 """
 
 import asyncio
@@ -16,22 +16,22 @@ from lakestream.storage.object_store import Body, ObjectInfo, ObjectStore
 T = TypeVar("T")
 
 LATENCY_BOUNDS_MS = tuple(2**power for power in range(17))
-"""Upper bounds of the latency buckets: 1 ms, 2, 4 … 65 s; one more bucket holds what took longer."""
+"""Upper bounds of the latency buckets: 1 ms, 2, 4 … 65 s. One more bucket counts slower calls."""
 
 
 class Operation(NamedTuple):
     name: str
     outcome: str
-    """`ok`, or the error kind's name."""
+    """`ok`, or the name of the error class."""
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class OperationCounts:
     calls: int
     bytes: int
     took_s: float
     latencies: tuple[int, ...]
-    """How many calls fell into each bucket of LATENCY_BOUNDS_MS."""
+    """Number of calls in each bucket of LATENCY_BOUNDS_MS."""
 
 
 class _Counts:
@@ -45,12 +45,12 @@ class _Counts:
 
 
 class Meter:
-    """A few additions per call; no locks, for one event loop."""
+    """Counts of operations. A few additions per call; no locks, for one event loop."""
 
     def __init__(self) -> None:
         self._counts: dict[Operation, _Counts] = {}
 
-    def note(self, operation: Operation, took_s: float, size: int) -> None:
+    def record(self, operation: Operation, took_s: float, size: int) -> None:
         counts = self._counts.get(operation)
         if counts is None:
             counts = self._counts[operation] = _Counts()
@@ -59,19 +59,19 @@ class Meter:
         counts.took_s += took_s
         counts.latencies[latency_bucket(took_s)] += 1
 
-    def snapshot(self) -> dict[Operation, Figures]:
+    def snapshot(self) -> dict[Operation, OperationCounts]:
         return {
-            operation: Figures(counts.calls, counts.bytes, counts.took_s, tuple(counts.latencies))
+            operation: OperationCounts(counts.calls, counts.bytes, counts.took_s, tuple(counts.latencies))
             for operation, counts in self._counts.items()
         }
 
 
 def latency_bucket(took_s: float) -> int:
-    """The place of the first bound that is not below; bounds are powers of two, so it is a count of bits."""
+    """Returns the index of the first bound that is not below `took_s`: bounds are powers of two, so it counts bits."""
     return min((max(ceil(took_s * 1000), 1) - 1).bit_length(), len(LATENCY_BOUNDS_MS))
 
 
-class Metered:
+class MeteredStore:
     def __init__(self, store: ObjectStore, meter: Meter) -> None:
         self._store = store
         self._meter = meter
@@ -95,7 +95,7 @@ class Metered:
         return await self._metered("head", lambda: self._store.head(key))
 
     async def walk(self, prefix: str, after: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """Each page counts as one call."""
+        """Counts each page as one call."""
         pages = self._store.walk(prefix, after)
         try:
             while (page := await self._metered("walk", lambda: anext(pages, None))) is not None:
@@ -114,11 +114,11 @@ class Metered:
         self, name: str, request: Callable[[], Awaitable[T]], size_of: Callable[[T], int] = lambda _: 0
     ) -> T:
         time = asyncio.get_running_loop().time
-        begun_s = time()
+        started_s = time()
         try:
-            answer = await request()
+            result = await request()
         except (LakestreamError, asyncio.CancelledError) as error:
-            self._meter.note(Operation(name, type(error).__name__), time() - begun_s, 0)
+            self._meter.record(Operation(name, type(error).__name__), time() - started_s, 0)
             raise
-        self._meter.note(Operation(name, "ok"), time() - begun_s, size_of(answer))
-        return answer
+        self._meter.record(Operation(name, "ok"), time() - started_s, size_of(result))
+        return result

@@ -1,7 +1,7 @@
-"""The object store's contract. Bytes are kept here and only here.
+"""Interface of an object store, which holds all stored bytes.
 
-One contract suite, `tests/contract/test_object_store.py`, runs on every backend. Behaviour (retry, metering, faults) is
-added by wrapping.
+One contract suite, `tests/contract/test_object_store.py`, runs on every backend. Retries, metrics and faults are added
+by wrappers.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -20,33 +20,36 @@ class ObjectInfo(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """Errors: Missing (no such object), Conflict (create of an existing key), Unavailable (try again), Uncertain (a
-    write that may have taken effect), Misconfigured (bucket or rights are wrong), Rejected (no legal key, names.py)."""
+    """Object store.
+
+    Errors: Missing (no such object), Conflict (create of an existing key), Unavailable (retry), Uncertain (the write
+    may have taken effect), Misconfigured (wrong bucket or permissions), Rejected (invalid key, object_keys.py).
+    """
 
     async def put(self, key: str, body: Body) -> None:
-        """Write the whole object, replacing any that was there. Durable when it returns; buffers are not joined."""
+        """Writes or replaces the whole object. It is durable when this returns; buffers are not joined."""
         ...
 
     async def create(self, key: str, body: Body) -> None:
-        """Write the object only if the key is free, else Conflict."""
+        """Writes the object. Raises Conflict if the key exists."""
         ...
 
     async def get(self, key: str) -> Buffer:
-        """The whole object."""
+        """Returns the whole object."""
         ...
 
     async def get_ranges(self, key: str, spans: Sequence[Span]) -> list[Buffer]:
-        """One buffer per span, in order. A span that reaches beyond the object is OutOfRange, never a short answer."""
+        """Returns one buffer per span, in order. Raises OutOfRange if a span ends beyond the object."""
         ...
 
     async def head(self, key: str) -> ObjectInfo: ...
 
     def walk(self, prefix: str, after: str = "") -> AsyncIterator[list[ObjectInfo]]:
-        """Pages of the objects under `prefix` (whole path segments) with keys greater than `after`, in order of key."""
+        """Yields pages of the objects under `prefix` (whole path segments) with keys > `after`, in order of key."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete them all; one that is missing is no error."""
+        """Deletes the objects. A missing object is not an error."""
         ...
 
     async def close(self) -> None: ...

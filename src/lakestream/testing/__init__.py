@@ -1,0 +1,1 @@
+"""Simulated and real stores, brokers and processes for tests."""

@@ -1,10 +1,10 @@
-"""Record batches for tests and tools: a plain encoder and decoder of uncompressed ones, standard library only."""
+"""Encoder and decoder of uncompressed record batches for tests and tools, in the standard library only."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lakestream.batch import HEADER_SIZE, NO_PRODUCER, NO_SEQUENCE, TRANSACTIONAL, RecordBatch, build
 from lakestream.model import Buffer
+from lakestream.records.batch import HEADER_SIZE, NO_PRODUCER, NO_SEQUENCE, TRANSACTIONAL, RecordBatch, build
 
 
 class PlainRecord(NamedTuple):
@@ -23,7 +23,7 @@ def make_batch(
     transactional: bool = False,
     timestamp_ms: int = 1_700_000_000_000,
 ) -> bytes:
-    """A valid uncompressed batch; every record has the same timestamp."""
+    """Returns a valid uncompressed batch; all records have the same timestamp."""
     records = b"".join(
         _record(delta, keys[delta] if keys is not None else None, value) for delta, value in enumerate(values)
     )
@@ -40,7 +40,7 @@ def make_batch(
 
 
 def records_of(batch: RecordBatch | Buffer) -> list[PlainRecord]:
-    """The records of an uncompressed batch, headers left out."""
+    """Returns the records of an uncompressed batch, without their headers."""
     data = bytes(batch.data if isinstance(batch, RecordBatch) else batch)
     count = int.from_bytes(data[57:61], "big")
     records, at = [], HEADER_SIZE
@@ -75,7 +75,7 @@ def _read_sized(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint(number: int) -> bytes:
-    """Zigzag, seven bits a byte, low bits first."""
+    """Encodes a number as Kafka's varint: zigzag, seven bits per byte, low bits first."""
     rest = number << 1 if number >= 0 else (-number << 1) - 1
     out = bytearray()
     while rest > 0x7F:

@@ -1,11 +1,11 @@
-"""Real `lakestream broker` processes for tests: one or several on the same stores, killed and started again at will.
+"""Real `lakestream broker` processes for tests: one or several on the same stores, which tests can kill and restart.
 
     async with brokers(tmp_path, count=3, stores=OXIA_AND_S3) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         cluster[0].kill()
 
-Each has ports and a zone of its own (`zone-0`, `zone-1` …), keeps ports, zone and folder over a restart, and is gone
-when the block is left. A client that puts `zone_id=zone-1` into its client id is sent to the second broker.
+Each has its own ports and zone (`zone-0`, `zone-1` …), keeps ports, zone and folder over a restart, and is killed at
+the end of the block. A client with `zone_id=zone-1` in its client id is directed to the second broker.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ SQLITE_AND_DISK: Final = "sqlite-disk"
 OXIA_AND_S3: Final = "oxia-s3"
 READY: Final = b"\nready"
 _START_TRIES: Final = 3
-"""Another test may take a port between our look and our start."""
+"""Another test may take a free port before the broker binds it."""
 
 
 class BrokerProcess:
-    """One broker. `kill` is SIGKILL, as a crash; `stop` is SIGTERM, as a user stops it."""
+    """One broker process. `kill` sends SIGKILL, like a crash; `stop` sends SIGTERM, like a user."""
 
     def __init__(self, number: int, process: Process, log: Path, port: int, proxy: Proxy | None) -> None:
         self.number = number
@@ -37,7 +37,7 @@ class BrokerProcess:
         self.port = port
         self.proxy = proxy
         self.address = _advertised(port, proxy)
-        """What clients are told to connect to: through the network's proxy, where there is one."""
+        """Advertised address: that of the network's proxy, if there is one."""
         self._process = process
         self._log = log
         self._log_start = 0
@@ -58,18 +58,18 @@ class BrokerProcess:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def log(self) -> str:
-        """All that it said, in all its lives."""
+        """Returns the log of all runs of this broker."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def kill(self) -> None:
         self._process.kill()
 
     def stop(self) -> int:
-        """Its exit code."""
+        """Stops the broker and returns its exit code."""
         return self._process.stop()
 
     def begin(self) -> None:
-        """Start it, and do not wait."""
+        """Starts the broker without waiting until it is ready."""
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self._process.start()
 
@@ -87,12 +87,12 @@ class BrokerProcess:
 
 
 @dataclass(frozen=True)
-class Brokers:
+class BrokerProcesses:
     members: tuple[BrokerProcess, ...]
     metadata: str
     storage: str
     environment: Mapping[str, str]
-    """With what the stores need, for other programs on the same stores."""
+    """Environment with the credentials of the stores, for other programs on the same stores."""
 
     @property
     def bootstrap(self) -> str:
@@ -118,8 +118,8 @@ async def brokers(
     stores: str = SQLITE_AND_DISK,
     options: Sequence[str] = (),
     network: Toxiproxy | None = None,
-) -> AsyncIterator[Brokers]:
-    """`count` brokers that are ready. With a `network`, clients reach each through a proxy on its way."""
+) -> AsyncIterator[BrokerProcesses]:
+    """Starts `count` brokers and waits until they are ready. With a `network`, clients reach each through a proxy."""
     async with AsyncExitStack() as opened:
         metadata, storage, environment = await opened.enter_async_context(_stores(stores, folder))
         shared = ["--data-dir", str(folder / "data"), "--metadata", metadata, "--storage", storage, *options]
@@ -128,14 +128,14 @@ async def brokers(
             member = await _started(number, shared, folder, environment, network)
             opened.callback(member.kill)
             members += (member,)
-        yield Brokers(members, metadata, storage, environment)
+        yield BrokerProcesses(members, metadata, storage, environment)
 
 
 @contextmanager
 def running_brokers(
     folder: Path, count: int = 1, stores: str = SQLITE_AND_DISK, options: Sequence[str] = ()
-) -> Iterator[Brokers]:
-    """The same for code without an event loop, and for fixtures that outlive one."""
+) -> Iterator[BrokerProcesses]:
+    """Starts brokers for code without an event loop, and for fixtures that outlive one."""
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         opened = AsyncExitStack()
         try:
@@ -183,7 +183,7 @@ def _advertised(port: int, proxy: Proxy | None) -> str:
 
 @asynccontextmanager
 async def _stores(name: str, folder: Path) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
-    # Our own settings may be in the environment of whoever runs the tests; they are not the brokers'.
+    # Settings in the environment of the test run do not apply to the brokers.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LAKESTREAM_")}
     if name == SQLITE_AND_DISK:
         yield "sqlite", (folder / "bucket").as_uri(), environment

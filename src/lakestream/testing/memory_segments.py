@@ -1,7 +1,7 @@
-"""Segment files for the simulation: one disk in memory that several brokers mount, with the ways in which disks fail.
+"""Segment files for the simulation: a disk in memory that several brokers mount, with the faults of disks.
 
-An append takes a while. If its task is cancelled or its broker crashes meanwhile, the disk keeps a prefix of it, from
-nothing to all: what a real disk keeps of a write that was never synced. Passes the contract suite of the real ones.
+An append takes time. If its task is cancelled or its broker crashes during it, the disk keeps a prefix of it, from
+nothing to all, as a real disk does with a write that was not synced. It passes the contract tests of the real stores.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from lakestream.clock import Clock
 from lakestream.data.wal.names import parse_segment_name
-from lakestream.data.wal.segments import See, SegmentInfo
+from lakestream.data.wal.segments import Convert, SegmentInfo
 from lakestream.errors import Conflict, Missing, OutOfRange, Rejected, Unavailable
-from lakestream.filed import OpenFile
 from lakestream.model import Buffer, Span
+from lakestream.records.file_region import SharedFile
 
 T = TypeVar("T")
 
@@ -27,12 +27,12 @@ class _File:
 
 
 class MemoryDisk:
-    """What is left when every broker is gone. The two switches stand for a disk that fails."""
+    """The files, which outlive all brokers. `size_max` and `syncs_fail` make the disk fail."""
 
     def __init__(self) -> None:
         self.files: dict[str, _File] = {}
         self.size_max: int | None = None
-        """Appends that would take more are refused: the disk is full."""
+        """Larger appends fail: the disk is full."""
         self.syncs_fail = False
 
     @property
@@ -44,11 +44,11 @@ class MemorySegments:
     """One broker's mount of the disk."""
 
     def __init__(
-        self, disk: MemoryDisk, clock: Clock, luck: random.Random, append_s: tuple[float, float] = (0.0, 0.0)
+        self, disk: MemoryDisk, clock: Clock, rng: random.Random, append_s: tuple[float, float] = (0.0, 0.0)
     ) -> None:
         self._disk = disk
         self._clock = clock
-        self._luck = luck
+        self._rng = rng
         self._append_s = append_s
         self._crashed = False
         self._open: list[MemorySegment] = []
@@ -58,7 +58,7 @@ class MemorySegments:
         if name in self._disk.files:
             raise Conflict(f"segment {name} exists already")
         self._disk.files[name] = _File(self._clock.now_ms())
-        segment = MemorySegment(name, self._disk, self._clock, self._luck, self._append_s)
+        segment = MemorySegment(name, self._disk, self._clock, self._rng, self._append_s)
         self._open.append(segment)
         return segment
 
@@ -66,11 +66,11 @@ class MemorySegments:
         data = self._file(name).data
         return [_cut(data, span, name) for span in spans]
 
-    async def look(self, name: str, spans: Sequence[Span], see: See[T]) -> list[T]:
+    async def read_each(self, name: str, spans: Sequence[Span], convert: Convert[T]) -> list[T]:
         found = await self.read(name, spans)
-        return [see(index, memoryview(data).toreadonly(), None) for index, data in enumerate(found)]
+        return [convert(index, memoryview(data).toreadonly(), None) for index, data in enumerate(found)]
 
-    def opened(self, name: str) -> OpenFile | None:
+    def open_file(self, name: str) -> SharedFile | None:
         return None
 
     async def size(self, name: str) -> int:
@@ -91,7 +91,7 @@ class MemorySegments:
             await segment.close()
 
     def crash(self) -> None:
-        """The broker dies now: appends in flight keep a prefix, and this mount answers nothing any more."""
+        """Simulates a crash of the broker: appends in flight keep a prefix, and every later call fails."""
         self._crashed = True
         for segment in self._open:
             segment.tear("its broker crashed")
@@ -100,13 +100,13 @@ class MemorySegments:
         self._check(name)
         file = self._disk.files.get(name)
         if file is None:
-            raise Missing(f"segment {name} is not there")
+            raise Missing(f"segment {name} does not exist")
         return file
 
     def _check(self, name: str) -> None:
         self._check_alive()
         if parse_segment_name(name) is None:
-            raise Rejected(f"{name!r} is no segment's name")
+            raise Rejected(f"invalid segment name {name!r}")
 
     def _check_alive(self) -> None:
         if self._crashed:
@@ -115,12 +115,12 @@ class MemorySegments:
 
 class MemorySegment:
     def __init__(
-        self, name: str, disk: MemoryDisk, clock: Clock, luck: random.Random, append_s: tuple[float, float]
+        self, name: str, disk: MemoryDisk, clock: Clock, rng: random.Random, append_s: tuple[float, float]
     ) -> None:
         self.name = name
         self._disk = disk
         self._clock = clock
-        self._luck = luck
+        self._rng = rng
         self._append_s = append_s
         self._size = 0
         self._pending: bytes | None = None
@@ -140,7 +140,7 @@ class MemorySegment:
         assert self._pending is None, "one append at a time"
         self._pending = data = b"".join(buffers)
         try:
-            await asyncio.sleep(self._luck.uniform(*self._append_s))
+            await asyncio.sleep(self._rng.uniform(*self._append_s))
             self._check_usable()  # the broker crashed while this append slept
         except BaseException:
             self.tear("an append was cancelled")
@@ -152,11 +152,11 @@ class MemorySegment:
         self._closed = True
 
     def tear(self, why: str) -> None:
-        """Nobody will hear about the append in flight: keep some prefix of it."""
+        """Keeps a random prefix of the append in flight, whose caller gets no result."""
         self._unusable = self._unusable or why
         if self._pending is None:
             return
-        kept = self._pending[: self._luck.randint(0, len(self._pending))]
+        kept = self._pending[: self._rng.randint(0, len(self._pending))]
         self._pending = None
         self._write(kept)
 
@@ -165,21 +165,21 @@ class MemorySegment:
             raise Unavailable(f"cannot append to {self.name}: the disk is full")
         if self._disk.syncs_fail:
             self._unusable = "sync failed"
-            self._write(data[: self._luck.randint(0, len(data))])
+            self._write(data[: self._rng.randint(0, len(data))])
             raise Unavailable(f"cannot sync {self.name}: input/output error")
         self._write(data)
         self._size += len(data)
 
     def _write(self, data: bytes) -> None:
         file = self._disk.files.get(self.name)
-        if file is not None:  # a deleted file can still be written; nobody will ever read it
+        if file is not None:  # a deleted file can still be written; nothing reads it
             file.data += data
             file.modified_ms = self._clock.now_ms()
 
     def _check_usable(self) -> None:
         if self._unusable is not None or self._closed:
             why = self._unusable or "closed"
-            raise Unavailable(f"segment {self.name} takes no more appends ({why}): write to a new segment")
+            raise Unavailable(f"segment {self.name} accepts no more appends ({why}): write to a new segment")
 
 
 def _cut(data: bytearray, span: Span, name: str) -> bytes:

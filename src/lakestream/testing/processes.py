@@ -1,7 +1,7 @@
-"""Outside programs for tests: started on free ports of 127.0.0.1, and gone when the test is, whatever happens.
+"""External programs for tests, on free ports of 127.0.0.1. No program outlives its test.
 
-Used by: servers.py, brokers.py. A program is killed with its whole group when its block is left, and by the kernel when
-the test process itself is killed, so nothing is ever left behind.
+Used by: servers.py, brokers.py. A program is killed with its process group at the end of its block, and by the kernel
+when the test process is killed.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from lakestream.errors import Misconfigured, Unavailable
 
 READY_S_MAX = 30.0
 _POLL_S = 0.02
-_ports_given: set[int] = set()
+_assigned_ports: set[int] = set()
 
-# Runs first in the child: asks the kernel for SIGKILL when the parent goes (1 is PR_SET_PDEATHSIG), then becomes the
-# program. A fork hook of subprocess would do the same, but is not safe beside the threads that gRPC starts.
+# Runs first in the child: requests SIGKILL from the kernel at the parent's end (1 is PR_SET_PDEATHSIG), then executes
+# the program. A preexec_fn of subprocess would do the same, but is not safe with the threads that gRPC starts.
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -32,7 +32,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def program(name: str) -> str:
-    """Where `make tools` put it."""
+    """Returns the path at which `make tools` installs a program."""
     cache = Path(os.environ.get("LAKESTREAM_CACHE") or Path.home() / ".cache" / "lakestream")
     path = cache / "bin" / name
     if not path.exists():
@@ -41,27 +41,26 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, outside the range that outgoing connections take theirs from.
+    """Returns a free port outside the range of ephemeral ports.
 
-    So a server that is killed and started again finds its port free, however often its clients tried to reconnect.
-    """
+    So a server that is killed and restarted finds its port free, however often its clients tried to reconnect."""
     ephemeral_start = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(100):
         port = random.randrange(10_000, max(ephemeral_start, 20_000))
-        if port in _ports_given:
+        if port in _assigned_ports:
             continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        _ports_given.add(port)
+        _assigned_ports.add(port)
         return port
     raise Unavailable("no free port on 127.0.0.1 in a hundred tries")
 
 
 class Process:
-    """One running program with its group. `start` again after `kill`: same command, same ports, same folder."""
+    """A program with its process group. `start` after `kill` runs the same command, ports and folder again."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Process:
         command: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`command` instead of a program that `make tools` built; `environment` instead of our own."""
+        """`command`: replaces the program that `make tools` built. `environment`: replaces that of this process."""
         self.name = name
         self._args = [*(command or [program(name)]), *args]
         self._log = log
@@ -95,45 +94,45 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """None where it does not run."""
+        """Returns None if the program does not run."""
         return None if self._child is None or self._child.poll() is not None else self._child.pid
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole group: SIGSTOP makes it hang with its connections open, SIGCONT lets it go on."""
+        """Sends a signal to the group. SIGSTOP makes it hang with open connections until SIGCONT."""
         if self._child is not None and self._child.poll() is None:
             os.killpg(self._child.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone. Harmless where it does not run."""
+        """Sends SIGKILL and waits for the end; does nothing if the program does not run."""
         if self._child is None:
             return
         self.signal(signal.SIGKILL)
         self._child.wait()
         self._child = None
 
-    def stop(self, patience_s: float = READY_S_MAX) -> int:
-        """SIGTERM, as a user stops it; its exit code. SIGKILL, and -9, if it has not ended after `patience_s`."""
+    def stop(self, timeout_s: float = READY_S_MAX) -> int:
+        """Sends SIGTERM and returns the exit code; after `timeout_s` sends SIGKILL, and the code is -9."""
         assert self._child is not None, f"{self.name} does not run"
         child = self._child
         self.signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            child.wait(patience_s)
+            child.wait(timeout_s)
         self.kill()
         return child.returncode
 
     async def wait_ready(self, is_ready: Callable[[], Awaitable[bool]]) -> None:
-        """Until `is_ready` says so; an error with the end of its log if it exits or takes too long."""
+        """Waits until `is_ready`. Unavailable, with the end of the log, if the program exits or the wait times out."""
         try:
             async with asyncio.timeout(READY_S_MAX):
                 while not await is_ready():
                     if self._child is None or self._child.poll() is not None:
-                        raise Unavailable(f"{self.name} ended at its start: {self._last_words()}")
+                        raise Unavailable(f"{self.name} ended at its start: {self._log_end()}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise Unavailable(f"{self.name} was not ready after {READY_S_MAX:.0f} s: {self._last_words()}") from None
+            raise Unavailable(f"{self.name} was not ready after {READY_S_MAX:.0f} s: {self._log_end()}") from None
 
-    def _last_words(self) -> str:
-        return self._log.read_text(errors="replace")[-500:].strip() or f"nothing said in {self._log}"
+    def _log_end(self) -> str:
+        return self._log.read_text(errors="replace")[-500:].strip() or f"{self._log} is empty"
 
 
 async def listens(port: int) -> bool:

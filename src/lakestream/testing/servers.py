@@ -3,8 +3,8 @@
     async with s3_server(tmp_path) as s3:
         store = open_store(s3.endpoint, s3.bucket("lake"))
 
-All listen on 127.0.0.1 on ports of their own, keep their files and logs under the folder they are given, and are gone
-when the block is left. `make tools` builds the programs.
+All listen on 127.0.0.1 on their own ports, keep files and logs in the given folder, and are killed at the end of the
+block. `make tools` builds the programs.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from lakestream.errors import Unavailable
 from lakestream.testing.processes import Process, free_port, listens
 
 _START_TRIES = 3
-"""Another test may take a port between our look and our start."""
+"""Another test may take a free port before the server binds it."""
 
 
 async def _started(make: Callable[[int], Process]) -> tuple[Process, int]:
@@ -59,14 +59,14 @@ class S3Server:
     region: str = "us-east-1"
 
     def bucket(self, name: str) -> str:
-        """Makes the bucket: a folder under the root."""
+        """Creates a bucket, which is a folder under the root."""
         (self.root / name).mkdir(parents=True, exist_ok=True)
         return name
 
 
 @asynccontextmanager
 async def s3_server(folder: Path) -> AsyncIterator[S3Server]:
-    """versitygw over a folder. Without its --keep-alive, which breaks multipart uploads of some clients."""
+    """Runs versitygw over a folder. Without its --keep-alive, which breaks multipart uploads of some clients."""
     root = folder / "s3"
     key, secret = "test", "testsecret"
 
@@ -85,17 +85,17 @@ async def s3_server(folder: Path) -> AsyncIterator[S3Server]:
 @dataclass(frozen=True)
 class AzureServer:
     endpoint: str
-    """With the account's name in its path, as Azurite wants it."""
+    """With the account's name in its path, as Azurite requires."""
     account_name: str
     account_key: str
     process: Process
     port: int
 
     async def container(self, name: str) -> str:
-        """Makes the container."""
+        """Creates a container."""
         date, version, kind = email.utils.formatdate(usegmt=True), "2021-12-02", "application/octet-stream"
         headers = {"Content-Type": kind, "x-ms-date": date, "x-ms-version": version}
-        # Azure signs the verb, eleven standard headers by position (the fifth is the type), its own, and the resource.
+        # Azure signs the verb, eleven standard headers by position (the fifth is the type), x-ms headers, the resource.
         positions = ["PUT", "", "", "", "", kind, "", "", "", "", "", ""]
         resource = f"/{self.account_name}/{self.account_name}/{name}"
         own = [f"x-ms-date:{date}", f"x-ms-version:{version}", resource, "restype:container"]
@@ -114,7 +114,7 @@ AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 
 @asynccontextmanager
 async def azurite(folder: Path) -> AsyncIterator[AzureServer]:
-    """Azure Blob storage over a folder."""
+    """Runs Azurite, an emulator of Azure Blob Storage, over a folder."""
 
     def make(port: int) -> Process:
         where = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder / "azurite")]
@@ -134,17 +134,17 @@ async def azurite(folder: Path) -> AsyncIterator[AzureServer]:
 
 @dataclass(frozen=True)
 class Proxy:
-    """One way through toxiproxy: connect to `port`, arrive at `upstream`, suffer what was added."""
+    """One proxy of toxiproxy: forwards connections on `port` to its upstream, with the added faults."""
 
     name: str
     port: int
     _api: str
 
     async def add(self, toxic: str, attributes: Mapping[str, int], *, stream: str = "downstream") -> str:
-        """For instance `add("timeout", {"timeout": 0})`: no answer ever arrives. Returns the name to remove it by.
+        """Adds a fault and returns its name, for `remove`. `add("timeout", {"timeout": 0})` drops all responses.
 
-        `downstream` is what the server says to the client. Types: latency, timeout, reset_peer, limit_data, bandwidth,
-        slicer, slow_close.
+        `downstream` is the direction from the server to the client. Types: latency, timeout, reset_peer, limit_data,
+        bandwidth, slicer, slow_close.
         """
         name = f"{toxic}_{stream}"
         body = {"name": name, "type": toxic, "stream": stream, "attributes": dict(attributes)}
@@ -155,10 +155,10 @@ class Proxy:
         await _call("DELETE", f"{self._api}/proxies/{self.name}/toxics/{toxic}")
 
     async def cut(self) -> None:
-        """Ends all connections and refuses new ones, until `mend`."""
+        """Closes all connections and refuses new ones, until `restore`."""
         await _call("POST", f"{self._api}/proxies/{self.name}", {"enabled": False})
 
-    async def mend(self) -> None:
+    async def restore(self) -> None:
         await _call("POST", f"{self._api}/proxies/{self.name}", {"enabled": True})
 
 
@@ -168,7 +168,7 @@ class Toxiproxy:
     _api: str
 
     async def proxy(self, upstream: str) -> Proxy:
-        """A new way to `host:port`."""
+        """Creates a proxy to `host:port`."""
         for _ in range(_START_TRIES):
             port = free_port()
             name = f"to-{port}"
@@ -178,7 +178,7 @@ class Toxiproxy:
             except Unavailable:
                 continue
             return Proxy(name, port, self._api)
-        raise Unavailable(f"toxiproxy made no way to {upstream} in {_START_TRIES} tries")
+        raise Unavailable(f"toxiproxy created no proxy to {upstream} in {_START_TRIES} tries")
 
 
 @asynccontextmanager
@@ -208,7 +208,7 @@ async def _send(request: urllib.request.Request) -> None:
                 pass
         except urllib.error.HTTPError as error:
             with error:
-                raise Unavailable(f"{request.full_url} was refused: {error.read().decode()[:200]}") from None
+                raise Unavailable(f"{request.full_url} failed: {error.read().decode()[:200]}") from None
 
     await asyncio.to_thread(send)
 
@@ -225,7 +225,7 @@ class OxiaServer:
 
 @asynccontextmanager
 async def oxia_standalone(folder: Path, shards: int = 1) -> AsyncIterator[OxiaServer]:
-    """One process that is a whole cluster. Its namespace is `default`."""
+    """Runs a whole cluster in one process. Its namespace is `default`."""
     server = await start_oxia_standalone(folder, shards)
     try:
         yield server
@@ -234,7 +234,7 @@ async def oxia_standalone(folder: Path, shards: int = 1) -> AsyncIterator[OxiaSe
 
 
 async def start_oxia_standalone(folder: Path, shards: int) -> OxiaServer:
-    """The same without the block, for a server that outlives one event loop: whoever calls this kills it."""
+    """Starts a server that outlives an event loop; the caller kills it."""
     metrics_port = free_port()
 
     def make(port: int) -> Process:
@@ -247,25 +247,25 @@ async def start_oxia_standalone(folder: Path, shards: int) -> OxiaServer:
 
 
 @dataclass(frozen=True)
-class OxiaNode:
+class OxiaClusterNode:
     address: str
     process: Process
     inner: Proxy | None = None
-    """The way that the cluster takes to it, where the cluster was given a network. Clients come in by `address`."""
+    """Proxy for the cluster's connections to this node, if the cluster has a network. Clients use `address`."""
 
     def kill(self) -> None:
-        """SIGKILL, as a crash does it."""
+        """Sends SIGKILL, like a crash."""
         self.process.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP: its connections stay open and nothing answers any more, until `thaw`."""
+        """Sends SIGSTOP: connections stay open without responses, until `thaw`."""
         self.process.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self.process.signal(signal.SIGCONT)
 
     async def restart(self) -> None:
-        """After `kill`, with the files that it left."""
+        """Starts the node after `kill`, with its files."""
         self.process.start()
         await self.process.wait_ready(partial(listens, int(self.address.rpartition(":")[2])))
 
@@ -273,12 +273,12 @@ class OxiaNode:
 @dataclass(frozen=True)
 class OxiaCluster:
     url: str
-    nodes: tuple[OxiaNode, ...]
+    nodes: tuple[OxiaClusterNode, ...]
     coordinator: Process
     _status: Path
 
-    def leaders(self) -> dict[int, OxiaNode]:
-        """Who leads each shard, by the coordinator's own notes; a shard without a leader is left out."""
+    def leaders(self) -> dict[int, OxiaClusterNode]:
+        """Returns the leader of each shard, from the coordinator's status file; omits shards without a leader."""
         try:
             status = json.loads(self._status.read_text())
         except (FileNotFoundError, json.JSONDecodeError):  # not written yet, or being written just now
@@ -288,7 +288,7 @@ class OxiaCluster:
         leaders = {int(number): shard["leader"]["public"] for number, shard in shards if shard.get("leader")}
         return {number: by_address[address] for number, address in leaders.items()}
 
-    async def wait_led(self, shards: int) -> None:
+    async def wait_for_leaders(self, shards: int) -> None:
         async def led() -> bool:
             return len(self.leaders()) == shards
 
@@ -299,16 +299,16 @@ class OxiaCluster:
 async def oxia_cluster(
     folder: Path, nodes: int = 3, shards: int = 4, network: Toxiproxy | None = None
 ) -> AsyncIterator[OxiaCluster]:
-    """A coordinator and `nodes` servers, each shard on all of them.
+    """Runs a coordinator and `nodes` servers, with each shard on all of them.
 
-    With a `network`, one node can be cut off from the coordinator and the other nodes while its clients still reach it.
+    With a `network`, a test can cut one node off from the coordinator and the other nodes while clients still reach it.
     """
     members = [await _oxia_node(folder / f"n{number}", network) for number in range(1, nodes + 1)]
     status = folder / "status.json"
     config = folder / "cluster.yaml"
     ports = ["-i", f"127.0.0.1:{free_port()}", "-m", f"127.0.0.1:{free_port()}"]
-    notes = ["--metadata", "file", "--file-clusters-status-path", str(status)]
-    coordinator = Process("oxia", ["coordinator", "-f", str(config), *ports, *notes], folder / "coordinator.log")
+    metadata = ["--metadata", "file", "--file-clusters-status-path", str(status)]
+    coordinator = Process("oxia", ["coordinator", "-f", str(config), *ports, *metadata], folder / "coordinator.log")
     _write_cluster(config, [member[1] for member in members], nodes, shards)
     cluster = OxiaCluster(
         url=f"oxia://{','.join(node.address for node, _ in members)}/default",
@@ -320,7 +320,7 @@ async def oxia_cluster(
         for node in cluster.nodes:
             await node.restart()
         coordinator.start()
-        await cluster.wait_led(shards)
+        await cluster.wait_for_leaders(shards)
         yield cluster
     finally:
         coordinator.kill()
@@ -328,14 +328,14 @@ async def oxia_cluster(
             node.kill()
 
 
-async def _oxia_node(folder: Path, network: Toxiproxy | None) -> tuple[OxiaNode, dict[str, str]]:
-    """A server that is not started yet, and its entry in the cluster's configuration."""
+async def _oxia_node(folder: Path, network: Toxiproxy | None) -> tuple[OxiaClusterNode, dict[str, str]]:
+    """Returns a server that is not started yet, and its entry in the cluster's configuration."""
     public, internal, metrics = (f"127.0.0.1:{free_port()}" for _ in range(3))
     inner = await network.proxy(internal) if network else None
     where = ["--data-dir", str(folder / "db"), "--wal-dir", str(folder / "wal")]
     process = Process("oxia", ["server", "-p", public, "-i", internal, "-m", metrics, *where], folder / "oxia.log")
-    seen_as = f"127.0.0.1:{inner.port}" if inner else internal
-    return OxiaNode(public, process, inner), {"name": folder.name, "public": public, "internal": seen_as}
+    address = f"127.0.0.1:{inner.port}" if inner else internal
+    return OxiaClusterNode(public, process, inner), {"name": folder.name, "public": public, "internal": address}
 
 
 def _write_cluster(path: Path, servers: list[dict[str, str]], nodes: int, shards: int) -> None:

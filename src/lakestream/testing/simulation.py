@@ -1,14 +1,14 @@
 """asyncio on virtual time, for deterministic simulation: same seed, same history.
 
-A `SimLoop` runs several `Machine`s, each a stand-in for one process. Work belongs to the machine whose context it runs
-in, so a machine can be paused (nothing of it runs while time goes on for everybody else, as after SIGSTOP), frozen
-(paused, and its clocks stand still too, as a virtual machine that is moved) or killed (nothing of it ever runs again,
-no `finally` either, as after SIGKILL). Work outside of all machines is the *world*: networks, stores, the scenario.
+A `SimLoop` runs several `Machine`s, each of which simulates one process. Work belongs to the machine in whose context
+it runs. So a machine can be paused (nothing of it runs while time continues for the others, as after SIGSTOP), frozen
+(paused with its clocks, as a virtual machine that is moved) or killed (nothing of it ever runs again, not even a
+`finally`, as after SIGKILL). Work outside of all machines is the *world*: networks, stores, the scenario.
 
-When all wait, the clock jumps to the next timer; when no timer is set either, the run fails as a deadlock.
+When all tasks wait, the clock jumps to the next timer; without a timer the run fails as a deadlock.
 
-It leans on private hooks of `asyncio.BaseEventLoop` (`_run_once`, the fields of handles), so
-`tests/simulation/test_determinism.py` pins what they must do. Code under simulation starts no thread, opens no socket.
+It depends on private hooks of `asyncio.BaseEventLoop` (`_run_once`, the fields of handles), whose behaviour
+`tests/simulation/test_determinism.py` tests. Code under simulation starts no thread, and opens no socket.
 """
 
 import asyncio
@@ -29,23 +29,23 @@ EPOCH_MS: Final = 1_800_000_000_000
 STEPS_MAX: Final = 2_000_000
 
 _BURST: Final = 8
-"""Callbacks of one machine that run before another may have its turn."""
+"""Callbacks of one machine that run before the loop chooses a machine again."""
 
 
 class Deadlock(AssertionError):
-    """Every task waits and no timer is set."""
+    """All tasks wait and no timer is set."""
 
 
 class Stuck(AssertionError):
-    """The run does not come to an end: more steps or more virtual time than any honest run takes."""
+    """The run does not end: it took more steps or virtual time than any correct run."""
 
 
 class Died(Exception):
-    """The machine that was asked died before it answered."""
+    """The called machine died before it returned a result."""
 
 
 class Trace:
-    """What happened, in order: a digest of all of it, and the lines themselves where somebody wants to read them."""
+    """Records events in order: as a digest, and as lines if `lines` is a list."""
 
     def __init__(self) -> None:
         self.lines: list[str] | None = None
@@ -62,15 +62,15 @@ class Trace:
 
 
 class Machine:
-    """One simulated process: what runs in it stops and dies with it."""
+    """One simulated process: its tasks pause and die with it."""
 
     def __init__(self, loop: "SimLoop", name: str) -> None:
         self.name = name
         self.alive = True
         self.lag = 0.0
-        """Seconds by which its clocks are behind, from the pauses in which they stood still."""
+        """Seconds by which its clocks lag, from the pauses in which they were stopped."""
         self.stalled_s = 0.0
-        """All its pauses together."""
+        """The sum of its pauses."""
         self.on_death: list[Callable[[], object]] = []
         self.on_pause: list[Callable[[], object]] = []
         self.on_resume: list[Callable[[], object]] = []
@@ -78,7 +78,7 @@ class Machine:
         self._paused_until = 0.0
         self._frozen = False
         self._parked: list[asyncio.TimerHandle] = []
-        # Dicts as ordered sets: the order of a set of objects depends on where they lie in memory.
+        # Dicts as ordered sets: the order of a set of objects depends on their addresses in memory.
         self._callers: dict[asyncio.Future[Any], None] = {}
         self._context = contextvars.Context()
         self._context.run(_MACHINE.set, self)
@@ -93,17 +93,18 @@ class Machine:
         return self.alive and self._paused_until <= self._loop.now
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
-        """Start a task of this machine."""
+        """Starts a task of this machine."""
         return self._loop.create_task(work, name=name or self.name, context=self._context.copy())
 
     def soon(self, do: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Have this machine do something when it next runs, as when a packet arrives. A dead one never does."""
+        """Schedules a callback for when this machine runs next, as at the arrival of a packet; never if it is dead."""
         if self.alive:
             self._loop.call_soon(do, *args, context=self._context)
 
     async def call(self, work: Coroutine[Any, Any, T], *, cancels: bool = False) -> T:
-        """Have this machine do the work and wait for its answer, as a client on another machine does. The work goes on
-        when the caller gives up, unless it `cancels`. Raises Died if the machine does."""
+        """Runs work on this machine and returns its result, as for a client on another machine. Raises Died.
+
+        The work continues when the caller is cancelled, unless `cancels`."""
         if not self.alive:
             work.close()
             raise Died(self.name)
@@ -121,7 +122,7 @@ class Machine:
             del self._callers[answer]
 
     def pause(self, seconds: float, *, with_clocks: bool = False) -> None:
-        """Nothing of it runs for so long. A pause within a pause makes it longer."""
+        """Pauses the machine. A pause during a pause extends it."""
         until = self._loop.now + seconds
         if not self.alive or until <= self._paused_until:
             return
@@ -131,24 +132,24 @@ class Machine:
         self.stalled_s += longer
         if self._frozen:
             self.lag += longer
-        for tell in () if self.paused else self.on_pause:
-            tell()
+        for callback in () if self.paused else self.on_pause:
+            callback()
         self._paused_until = until
         self._loop.late_until = max(self._loop.late_until, until)
         self._loop.after(seconds, self._resume)
 
     def _resume(self) -> None:
         if self.paused or not self.alive:
-            return  # a longer pause has begun since, or it was killed in this one: the dead give no sign of life
+            return  # a longer pause has begun since, or the machine was killed during this one
         self._frozen = False
         parked, self._parked = self._parked, []
         for timer in parked:
-            self._loop.wind(timer, self)
-        for tell in self.on_resume:
-            tell()
+            self._loop.schedule(timer, self)
+        for callback in self.on_resume:
+            callback()
 
     def kill(self) -> None:
-        """Nothing of it ever runs again. What it sent may still arrive."""
+        """Kills the machine: nothing of it ever runs again. Calls that it has sent may still arrive."""
         if not self.alive:
             return
         self.alive = False
@@ -156,20 +157,20 @@ class Machine:
         for caller in list(self._callers):
             if not caller.done():
                 caller.set_exception(Died(self.name))
-        for tell in self.on_death:
-            tell()
+        for callback in self.on_death:
+            callback()
 
-    def ring(self, timer: asyncio.TimerHandle) -> None:
-        """One of its timers is due by the world's time."""
+    def fire(self, timer: asyncio.TimerHandle) -> None:
+        """Runs one of its timers that is due by the world's time, unless its own clock lags."""
         if self._frozen and self.paused:
             self._parked.append(timer)
         elif timer.when() + self.lag > self._loop.now:
-            self._loop.wind(timer, self)  # its clock stood still for a while
+            self._loop.schedule(timer, self)  # its clock was stopped for a while
         else:
             self.ready.append(timer)
 
     def close(self) -> None:
-        """After the run: its doors are shut, so that dying tasks change nothing."""
+        """Ends the machine after the run, so that tasks that are cancelled then change nothing."""
         self.alive = False
         self._paused_until = 0.0
         self._frozen = False
@@ -180,7 +181,7 @@ def _pass_on(task: "asyncio.Task[T]", answer: "asyncio.Future[T]") -> None:
         if not answer.done():
             answer.set_exception(Died("the work was cancelled"))
         return
-    error = task.exception()  # fetched in any case: the caller may be gone
+    error = task.exception()  # retrieved in any case: the caller may be cancelled
     if answer.done():
         return
     if error is not None:
@@ -189,7 +190,7 @@ def _pass_on(task: "asyncio.Task[T]", answer: "asyncio.Future[T]") -> None:
         answer.set_result(task.result())
 
 
-def _answer_unless_done(answer: "asyncio.Future[T]", result: T) -> None:
+def _set_result_unless_done(answer: "asyncio.Future[T]", result: T) -> None:
     if not answer.done():
         answer.set_result(result)
 
@@ -203,16 +204,16 @@ _MACHINE: contextvars.ContextVar[Machine | None] = contextvars.ContextVar("machi
 
 
 def current_machine() -> Machine | None:
-    """The machine that the running code belongs to; None for the world."""
+    """Returns the machine that the running code belongs to; None for the world."""
     return _MACHINE.get()
 
 
-_NOBODY: Final = cast(Machine, object())
+_IDLE: Final = cast(Machine, object())
+"""Marker: no machine and not the world can run, because all tasks wait."""
 
 
 class SimTask(asyncio.Task[Any]):
-    """Its place in a set is that of its number, not of where it lies in memory: a set of tasks has the same order in
-    every process."""
+    """A task whose hash is its number and not its address: a set of tasks has the same order in every process."""
 
     def __init__(self, number: int, coro: Any, **options: Any) -> None:
         self._number = number
@@ -223,27 +224,27 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """An event loop on virtual time. Order between machines is drawn from the seed; within one it is asyncio's own."""
+    """An event loop on virtual time. The seed decides the order between machines; within one it is asyncio's."""
 
     def __init__(self, seed: int, *, steps_max: int = STEPS_MAX, seconds_max: float = 60 * 86_400.0) -> None:
         super().__init__()
         self.now = 0.0
         """The world's time in seconds. A machine's own, `time()`, may lag."""
-        self.luck = random.Random(seed)
+        self.rng = random.Random(seed)
         self.trace = Trace()
         self.failures: list[dict[str, Any]] = []
-        """What went wrong where nobody was listening."""
+        """Errors that asyncio passed to the loop's exception handler."""
         self.machines: list[Machine] = []
         self.living: list[Machine] = []
         self.steps = 0
         self.late_until = 0.0
-        """All that is late by now, or asleep, has arrived or gone on then."""
+        """When all calls that are late now have arrived, and all pauses have ended."""
         self._steps_max = steps_max
         self._seconds_max = seconds_max
         self._world: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle, Machine | None]] = []
         self._timers_made = 0
-        self._burying = False
+        self._shutting_down = False
         self._tasks_made: list[tuple[asyncio.Task[Any], Machine | None]] = []
         self._generators: list[Any] = []
         self._world_context = contextvars.Context()
@@ -256,20 +257,20 @@ class SimLoop(asyncio.BaseEventLoop):
         return machine
 
     def after(self, seconds: float, do: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
-        """Have the world do something later, whatever becomes of the machine that asks."""
+        """Schedules a callback of the world, independent of the calling machine."""
         timer = asyncio.TimerHandle(self.now + seconds, do, args, self, self._world_context)
-        self.wind(timer, None)
+        self.schedule(timer, None)
         return timer
 
     def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
-        # Held until the end: what the garbage collector finds, and when, must not change what happens.
+        # Referenced until the end: collections of cyclic garbage must not change the run.
         context = options.get("context")
         task = SimTask(len(self._tasks_made), coro, loop=self, **options)
         self._tasks_made.append((task, _MACHINE.get() if context is None else context.get(_MACHINE)))
         return task
 
-    def unheard(self) -> list[BaseException]:
-        """Errors of tasks that nobody asked for. A dead machine's need not be heard."""
+    def unretrieved(self) -> list[BaseException]:
+        """Returns errors of tasks that no code has retrieved, without those of dead machines."""
         return [
             error
             for task, machine in self._tasks_made
@@ -277,7 +278,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if task._log_traceback and (error := task.exception()) is not None
         ]
 
-    # What asyncio calls
+    # Methods that asyncio calls
 
     def time(self) -> float:
         machine = _MACHINE.get()
@@ -303,14 +304,14 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *args, context=context)  # there is one thread
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> "asyncio.Future[T]":
-        """There is one thread: the work is done at once, and its answer comes a step later."""
+        """Runs the work immediately, because there is one thread; its result arrives a step later."""
         answer: asyncio.Future[T] = self.create_future()
         try:
             result = func(*args)
         except Exception as error:
             self.call_soon(_fail_unless_done, answer, error)
         else:
-            self.call_soon(_answer_unless_done, answer, result)
+            self.call_soon(_set_result_unless_done, answer, result)
         return answer
 
     def call_at(
@@ -321,17 +322,17 @@ class SimLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self.wind(timer, _MACHINE.get() if context is None else context.get(_MACHINE))
+        self.schedule(timer, _MACHINE.get() if context is None else context.get(_MACHINE))
         return timer
 
-    def wind(self, timer: asyncio.TimerHandle, machine: Machine | None) -> None:
+    def schedule(self, timer: asyncio.TimerHandle, machine: Machine | None) -> None:
         due = timer.when() if machine is None else timer.when() + machine.lag
         self._timers_made += 1
         heapq.heappush(self._timers, (due, self._timers_made, timer, machine))
 
     def _run_once(self) -> None:
         machine = self._choose()
-        if machine is _NOBODY:
+        if machine is _IDLE:
             self._advance()
             return
         queue = self._world if machine is None else machine.ready
@@ -343,20 +344,20 @@ class SimLoop(asyncio.BaseEventLoop):
                 if machine is not None and not machine.runs:
                     break
         if self.steps > self._steps_max:
-            raise Stuck(f"{self.steps} steps and no end, at {self.now:.3f} virtual seconds")
+            raise Stuck(f"the run did not end in {self.steps} steps, at {self.now:.3f} virtual seconds")
 
     def _choose(self) -> Machine | None:
-        """Who may run next: one of the machines that have something to do and can, or the world."""
+        """Chooses which runs next: a machine that is ready and not paused, or the world."""
         now = self.now
         busy: list[Machine | None] = [m for m in self.living if m.ready and m._paused_until <= now]
         if self._world:
             busy.append(None)
         if not busy:
-            return _NOBODY
-        return busy[0] if len(busy) == 1 else busy[int(self.luck.random() * len(busy))]
+            return _IDLE
+        return busy[0] if len(busy) == 1 else busy[int(self.rng.random() * len(busy))]
 
     def _advance(self) -> None:
-        """Jump to the next timer and ring all that are due then. A cancelled one takes no time."""
+        """Advances to the next timer and fires all timers that are due then. Cancelled timers take no time."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -364,33 +365,33 @@ class SimLoop(asyncio.BaseEventLoop):
             raise Deadlock(f"every task waits and no timer is set, at {self.now:.3f} virtual seconds")
         self.now = max(self.now, timers[0][0])
         if self.now > self._seconds_max:
-            raise Stuck(f"no end after {self.now:.0f} virtual seconds")
+            raise Stuck(f"the run did not end in {self.now:.0f} virtual seconds")
         while timers and timers[0][0] <= self.now:
             _, _, timer, machine = heapq.heappop(timers)
             if timer.cancelled():
                 continue
-            if machine is None or self._burying:
+            if machine is None or self._shutting_down:
                 self._world.append(timer)
             elif machine.alive:
-                machine.ring(timer)
+                machine.fire(timer)
 
     def _asyncgen_firstiter_hook(self, agen: Any) -> None:
-        self._generators.append(agen)  # held as tasks are: its `finally` runs when it is closed, or at the end
+        self._generators.append(agen)  # as tasks: its `finally` runs when it is closed, or at the end
         super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
 
     def _process_events(self, events: list[object]) -> None: ...
 
     def _write_to_self(self) -> None: ...
 
-    def bury(self) -> None:
-        """End everything that is left, dead machines included: nothing of the run stays alive in this process."""
-        self._burying = True
+    def shutdown(self) -> None:
+        """Ends all remaining tasks, also those of dead machines, so that the run leaves nothing in this process."""
+        self._shutting_down = True
         self.living.clear()
         self._steps_max += self.steps
         self._seconds_max += self.now
         for machine in self.machines:
             machine.close()
-            # From here on its callbacks run as the world's: the dead finish dying.
+            # From here on its callbacks run as the world's, so that its tasks can end.
             self._world.extend(machine.ready)
             machine.ready = self._world
         rest = [task for task, _ in self._tasks_made if not task.done()]
@@ -402,7 +403,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class SimClock:
-    """A machine's wall clock: skewed by a little, and behind by the pauses in which it stood still, until it is set."""
+    """A machine's wall clock, with a small skew. It lags by the pauses in which it was stopped, until it is set."""
 
     def __init__(self, loop: SimLoop, machine: Machine | None = None, skew_ms: int = 0) -> None:
         self._loop = loop
@@ -414,16 +415,16 @@ class SimClock:
         lag = 0.0 if self._machine is None else self._machine.lag - self._corrected
         return EPOCH_MS + int((self._loop.now - lag) * 1000) + self._skew_ms
 
-    def set_right(self) -> None:
-        """As a time server does: no lag any more, the small skew stays."""
+    def synchronize(self) -> None:
+        """Removes the lag, as a time server does; the small skew stays."""
         self._corrected = 0.0 if self._machine is None else self._machine.lag
 
 
 def simulate(seed: int, scenario: Callable[[SimLoop], Coroutine[Any, Any, T]], *, steps_max: int = STEPS_MAX) -> T:
-    """Run a scenario to its end on a loop of its own."""
+    """Runs a scenario to its end on its own loop."""
     loop = SimLoop(seed, steps_max=steps_max)
     try:
         return loop.run_until_complete(scenario(loop))
     finally:
-        loop.bury()
+        loop.shutdown()
         loop.close()

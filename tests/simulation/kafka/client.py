@@ -1,4 +1,4 @@
-"""What every simulated client does: find a broker, ask for metadata, try again, change the broker."""
+"""Base class of simulated Kafka clients: connects to brokers, reads metadata, backs off and changes brokers."""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,68 +6,68 @@ from typing import Any
 
 from tests.simulation.kafka import frames
 from tests.simulation.kafka.host import KafkaHost
-from tests.simulation.kafka.judge import Judge
 from tests.simulation.kafka.link import LOST, Link
+from tests.simulation.kafka.response_checker import ResponseChecker
 from tests.simulation.world import World
 
-from lakestream.testing.faults import spread
+from lakestream.testing.fault_injection import log_uniform
 
 
 class Client:
-    def __init__(self, world: World, judge: Judge, name: str) -> None:
+    def __init__(self, world: World, checker: ResponseChecker, name: str) -> None:
         self.world = world
-        self.judge = judge
+        self.checker = checker
         self.name = name
         self._link: Link | None = None
-        self._fails = 0
-        zone = world.luck.choice(("", ",zone_id=a", ",zone_id=c"))
+        self._failures = 0
+        zone = world.rng.choice(("", ",zone_id=a", ",zone_id=c"))
         self._client_id = f"{name}{zone}"
 
     def link(self) -> Link:
-        """To the broker that it is with, or to any."""
+        """Returns the open connection, or a new one to any broker."""
         if self._link is None or not self._link.open:
-            host = self.world.luck.choice(self.world.brokers)
+            host = self.world.rng.choice(self.world.brokers)
             assert isinstance(host, KafkaHost)
             self._link = Link(host, self._client_id)
         return self._link
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         if self._link is not None:
             self._link.close()
             self._link = None
 
     async def back_off(self) -> None:
-        """Longer after each failure, up to a few seconds; now and then another broker."""
-        self._fails += 1
-        await asyncio.sleep(spread(self.world.luck, 0.02, min(0.2 * 2 ** min(self._fails, 6), 8.0)))
-        if self.world.luck.random() < 0.5:
-            self.leave()
+        """Waits longer after each failure, up to a few seconds. Sometimes changes the broker."""
+        self._failures += 1
+        await asyncio.sleep(log_uniform(self.world.rng, 0.02, min(0.2 * 2 ** min(self._failures, 6), 8.0)))
+        if self.world.rng.random() < 0.5:
+            self.disconnect()
 
-    def works(self) -> None:
-        self._fails = 0
+    def succeeded(self) -> None:
+        self._failures = 0
 
-    async def ask(self, key: int, values: Mapping[str, Any]) -> Any:
-        """One try at whatever broker: its answer, or LOST."""
-        answer = await self.link().ask(key, values)
-        if answer is LOST:
+    async def request(self, key: int, values: Mapping[str, Any]) -> Any:
+        """Sends one request to any broker. Returns its response or LOST."""
+        response = await self.link().request(key, values)
+        if response is LOST:
             await self.back_off()
-        return answer
+        return response
 
-    async def look(self, name: str) -> str | None:
-        """The id of a topic. None: there is none now, or the broker cannot tell."""
+    async def find_topic(self, name: str) -> str | None:
+        """Returns the id of a topic, or None if it does not exist or the request failed."""
         link, began_s = self.link(), self.world.loop.now
-        answer = await self.ask(
+        response = await self.request(
             frames.METADATA,
             {
                 "topics": [{"name": name, "topic_id": None}],
-                "allow_auto_topic_creation": self.world.luck.random() < 0.5,
+                "allow_auto_topic_creation": self.world.rng.random() < 0.5,
                 "include_cluster_authorized_operations": False,
                 "include_topic_authorized_operations": False,
             },
         )
-        if answer is LOST:
+        if response is LOST:
             return None
-        return self.judge.metadata(name, answer, began_s, link.host)
+        return self.checker.metadata(name, response, began_s, link.host)
 
     async def think(self, seconds_max: float) -> None:
-        await asyncio.sleep(spread(self.world.luck, 0.002, seconds_max))
+        await asyncio.sleep(log_uniform(self.world.rng, 0.002, seconds_max))

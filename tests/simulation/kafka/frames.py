@@ -1,4 +1,4 @@
-"""Frames as a client makes and reads them: by kio alone, nothing of ours in between."""
+"""Encodes requests and decodes responses of clients with kio alone, independent of Lakestream's codecs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
@@ -37,52 +37,52 @@ VERSIONS = {
     TXN_OFFSET_COMMIT: (3, 4, 5),
     CONSUMER_GROUP_HEARTBEAT: (0, 1),
 }
-"""Some old ones, some new: before and after flexible headers, topic ids, log starts and sessions."""
+"""Old and new versions: without and with flexible headers, topic ids, log start offsets and fetch sessions."""
 
 PRODUCE_BY_ID_FROM, FETCH_BY_ID_FROM = 13, 13
 
 
 class _Shape(NamedTuple):
     nested: Mapping[str, Any]
-    """Field → the class of the items of its list; None for a plain field."""
+    """Field → class of the items if it is a list of structures, else None."""
 
 
 @lru_cache(maxsize=500)
 def _shape(entity_type: Any) -> _Shape:
-    found = {}
+    nested = {}
     for field in fields(entity_type):
         inner = [part for arg in (field.type, *get_args(field.type)) for part in (arg, *get_args(arg))]
-        found[field.name] = next((part for part in inner if is_dataclass(part)), None)
-    return _Shape(found)
+        nested[field.name] = next((part for part in inner if is_dataclass(part)), None)
+    return _Shape(nested)
 
 
-def _built(entity_type: Any, values: Mapping[str, Any]) -> Any:
-    """kio's class from plain values. What this version does not have is left out."""
-    given = {}
+def _entity(entity_type: Any, values: Mapping[str, Any]) -> Any:
+    """Builds kio's class from plain values. Omits fields that this version does not have."""
+    arguments = {}
     for name, nested in _shape(entity_type).nested.items():
         if name in values:
             value = values[name]
             many = nested is not None and value is not None
-            given[name] = tuple(_built(nested, item) for item in value) if many else value
-    return entity_type(**given)
+            arguments[name] = tuple(_entity(nested, item) for item in value) if many else value
+    return entity_type(**arguments)
 
 
 @lru_cache(maxsize=100)
-def _request_side(key: int, version: int) -> tuple[Any, Any, Callable[..., None], Callable[..., None]]:
+def _request_codec(key: int, version: int) -> tuple[Any, Any, Callable[..., None], Callable[..., None]]:
     body = load_request_schema(key, version)
     header = body.__header_schema__
     return body, header, entity_writer(header), entity_writer(body)
 
 
 @lru_cache(maxsize=100)
-def _response_side(key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _response_codec(key: int, version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
     body = load_response_schema(key, version)
     return entity_reader(body.__header_schema__), entity_reader(body)
 
 
 def request(key: int, version: int, correlation_id: int, client_id: str, values: Mapping[str, Any]) -> bytes:
-    """Ready to send, its size in front."""
-    body_type, header_type, write_header, write_body = _request_side(key, version)
+    """Returns the frame of a request, with its size."""
+    body_type, header_type, write_header, write_body = _request_codec(key, version)
     header = {
         "request_api_key": key,
         "request_api_version": version,
@@ -90,8 +90,8 @@ def request(key: int, version: int, correlation_id: int, client_id: str, values:
         "client_id": client_id,
     }
     buffer = BytesIO()
-    write_header(buffer, _built(header_type, header))
-    write_body(buffer, _built(body_type, values))
+    write_header(buffer, _entity(header_type, header))
+    write_body(buffer, _entity(body_type, values))
     frame = buffer.getvalue()
     return len(frame).to_bytes(4, "big") + frame
 
@@ -100,10 +100,10 @@ def correlation_of(frame: bytes) -> int:
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
-def answer(key: int, version: int, frame: bytes) -> Any:
-    """The body, which must fill the frame."""
-    read_header, read_body = _response_side(key, version)
+def response(key: int, version: int, frame: bytes) -> Any:
+    """Returns the body of a response. Asserts that it fills the frame."""
+    read_header, read_body = _response_codec(key, version)
     _, at = read_header(frame, 0)
     body, size = read_body(frame, at)
-    assert at + size == len(frame), f"answer to {key} v{version}: {len(frame) - at - size} bytes too many"
+    assert at + size == len(frame), f"response to {key} v{version}: {len(frame) - at - size} bytes too many"
     return body

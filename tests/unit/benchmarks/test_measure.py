@@ -1,4 +1,4 @@
-"""What a benchmark says that a server's CPU was."""
+"""The measurement of a server's CPU by benchmarks."""
 
 import subprocess
 import sys

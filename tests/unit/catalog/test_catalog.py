@@ -1,36 +1,52 @@
-"""The catalog over stores in memory: commits that win, lose, or do not know; files that stay and files that go."""
+"""The catalog over stores in memory: results of commits, and which files stay or are deleted."""
 
 import asyncio
 import gzip
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.catalog.tables import NAME, ROOT, SCHEMA, append, catalog_over, field, snapshot
+from tests.harness.catalog.iceberg_tables import (
+    LOCATION,
+    NAME,
+    ROOT,
+    SCHEMA,
+    AcceptAll,
+    append,
+    catalog_over,
+    field,
+    snapshot,
+)
 
-from lakestream.catalog import updates as u
+from lakestream.catalog import catalog as module
+from lakestream.catalog import metadata_files
 from lakestream.catalog.catalog import Catalog
-from lakestream.catalog.errors import CommitRefused, CommitUnknown, NoSuchTable, TableExists
-from lakestream.catalog.graves import LINGER_MS
-from lakestream.catalog.names import DEFAULT_NAMESPACE, TableName, check_table_name
-from lakestream.catalog.pointers import Found
-from lakestream.catalog.purge import Purging
-from lakestream.catalog.requirements import AssertCreate, AssertRefSnapshotId, AssertTableUuid
+from lakestream.catalog.errors import CommitFailed, CommitStateUnknown, NoSuchTable, TableExists
+from lakestream.catalog.identifiers import DEFAULT_NAMESPACE, TableName, check_table_name
+from lakestream.catalog.pointers import TableEntry
+from lakestream.catalog.purge import LATE_WRITES_MS, PurgeTask
+from lakestream.catalog.table_metadata import updates as u
+from lakestream.catalog.table_metadata.builder import NewTable, apply_updates
+from lakestream.catalog.table_metadata.json_model import Json
+from lakestream.catalog.table_metadata.requirements import AssertCreate, AssertRefSnapshotId, AssertTableUuid
 from lakestream.clock import SystemClock
 from lakestream.errors import Conflict, Corrupt, Missing, Rejected, Unavailable, Uncertain
 from lakestream.metadata import keys
+from lakestream.metadata.memory import MemoryMetadataStore as MetadataInMemory
 from lakestream.metadata.memory import MemoryServer
-from lakestream.metadata.memory import MemoryStore as MetadataInMemory
 from lakestream.metadata.store import Put, Stored
-from lakestream.storage.memory import MemoryStore
+from lakestream.model import MiB
+from lakestream.storage.memory import MemoryObjectStore
 
 OTHER = TableName(DEFAULT_NAMESPACE, "other")
 
 
-class Doubtful(MetadataInMemory):
-    """Answers of puts may be lost: after they took effect, before, or without anybody knowing which."""
+class LossyStore(MetadataInMemory):
+    """Loses responses of puts: before or after they took effect, or with an unknown result."""
 
     def __init__(self, server: MemoryServer) -> None:
         super().__init__(server)
@@ -41,7 +57,7 @@ class Doubtful(MetadataInMemory):
         if lose == "before":
             return [Uncertain("no answer") for _ in puts]
         if lose == "refused":
-            return [Unavailable("nobody there") for _ in puts]
+            return [Unavailable("not reachable") for _ in puts]
         done = await super().put(puts)
         return [Uncertain("no answer") for _ in puts] if lose == "after" else done
 
@@ -52,23 +68,23 @@ def server() -> MemoryServer:
 
 
 @pytest.fixture
-def objects() -> MemoryStore:
-    return MemoryStore(SystemClock())
+def objects() -> MemoryObjectStore:
+    return MemoryObjectStore(SystemClock())
 
 
 @pytest.fixture
-async def store(server: MemoryServer) -> Doubtful:
-    return Doubtful(server)
+async def store(server: MemoryServer) -> LossyStore:
+    return LossyStore(server)
 
 
 @pytest.fixture
-async def catalog(store: Doubtful, objects: MemoryStore) -> Catalog:
+async def catalog(store: LossyStore, objects: MemoryObjectStore) -> Catalog:
     catalog = catalog_over(store, objects)
     await catalog.start()
     return catalog
 
 
-async def files(objects: MemoryStore) -> list[str]:
+async def files(objects: MemoryObjectStore) -> list[str]:
     return [info.key async for page in objects.walk("") for info in page]
 
 
@@ -77,11 +93,13 @@ async def head(catalog: Catalog, name: TableName = NAME) -> int:
     return number
 
 
-async def test_create_commit_load(catalog: Catalog, objects: MemoryStore) -> None:
-    created = await catalog.create(NAME, SCHEMA, properties={"a": "b"})
+async def test_create_commit_load(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    created = await catalog.create(NAME, NewTable(SCHEMA, properties={"a": "b"}))
     assert created.metadata_location.startswith(f"{ROOT}/tables/default/orders-")
     assert "/metadata/00000-" in created.metadata_location
-    committed = await catalog.commit(NAME, [AssertRefSnapshotId("main")], append(1, 1))
+    committed = await catalog.commit(
+        NAME, [AssertRefSnapshotId("main")], append(1, 1, location=created.metadata["location"])
+    )
     assert "/metadata/00001-" in committed.metadata_location
     assert committed.metadata["metadata-log"][0]["metadata-file"] == created.metadata_location
     loaded = await catalog.load(NAME)
@@ -90,29 +108,29 @@ async def test_create_commit_load(catalog: Catalog, objects: MemoryStore) -> Non
     stored = json.loads(bytes(await objects.get(committed.metadata_location.removeprefix(f"{ROOT}/"))))
     assert stored["current-snapshot-id"] == 1
     with pytest.raises(TableExists):
-        await catalog.create(NAME, SCHEMA)
+        await catalog.create(NAME, NewTable(SCHEMA))
     assert len(await files(objects)) == 2
 
 
-async def test_ids_are_given_anew_only_where_asked(catalog: Catalog) -> None:
+async def test_field_ids_are_reassigned_only_with_fresh_ids(catalog: Catalog) -> None:
     inner = {"type": "struct", "fields": [field(0, "x", "int")]}
     schema = {"type": "struct", "fields": [field(5, "outer", inner), field(9, "text")]}
     spec = {"fields": [{"source-id": 9, "field-id": 2000, "transform": "identity", "name": "text"}]}
-    fresh = (await catalog.create(NAME, schema, spec=spec, fresh_ids=True)).metadata
+    fresh = (await catalog.create(NAME, NewTable(schema, spec=spec, fresh_ids=True))).metadata
     assert [one["id"] for one in fresh["schemas"][0]["fields"]] == [1, 2]
     assert fresh["schemas"][0]["fields"][0]["type"]["fields"][0]["id"] == 3
     assert fresh["partition-specs"][0]["fields"][0]["source-id"] == 2
     assert fresh["partition-specs"][0]["fields"][0]["field-id"] == 1000
-    kept = (await catalog.create(OTHER, schema, spec=spec)).metadata
+    kept = (await catalog.create(OTHER, NewTable(schema, spec=spec))).metadata
     assert [one["id"] for one in kept["schemas"][0]["fields"]] == [5, 9]
     assert kept["partition-specs"][0]["fields"][0]["field-id"] == 2000
 
 
-async def test_a_refused_commit_leaves_nothing(catalog: Catalog, objects: MemoryStore) -> None:
-    table = await catalog.create(NAME, SCHEMA)
+async def test_failed_commit_leaves_no_file(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA))
     before = await files(objects)
     for requirement in (AssertRefSnapshotId("main", 7), AssertTableUuid("x"), AssertCreate()):
-        with pytest.raises(CommitRefused, match="requirement failed"):
+        with pytest.raises(CommitFailed, match="Requirement failed"):
             await catalog.commit(NAME, [requirement], append(1, 1))
     with pytest.raises(NoSuchTable):
         await catalog.commit(OTHER, [], append(1, 1))
@@ -122,58 +140,62 @@ async def test_a_refused_commit_leaves_nothing(catalog: Catalog, objects: Memory
     assert await head(catalog) == -1
 
 
-async def test_who_has_an_old_clock_can_commit_too(catalog: Catalog) -> None:
-    """Behind that of the one who committed last: the table's times do not go back."""
-    await catalog.create(NAME, SCHEMA)
+async def test_commit_succeeds_when_the_clock_is_behind(catalog: Catalog) -> None:
+    """The clock is behind that of the last writer: timestamps of the table do not go back."""
+    await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION))
     ahead = snapshot(1, 1, at_ms=catalog.clock.now_ms() + 30 * 60_000)
     await catalog.commit(NAME, [], [u.AddSnapshot(ahead), u.SetSnapshotRef("main", "branch", 1)])
-    changed = await catalog.commit(NAME, [], [u.SetProperties({"owner": "somebody"})])
+    changed = await catalog.commit(NAME, [], [u.SetProperties({"owner": "team"})])
     assert changed.metadata["last-updated-ms"] == ahead["timestamp-ms"]
 
 
-async def test_of_many_commits_to_one_head_one_wins(server: MemoryServer, objects: MemoryStore) -> None:
+async def test_one_of_many_commits_to_the_same_snapshot_succeeds(
+    server: MemoryServer, objects: MemoryObjectStore
+) -> None:
     catalogs = [catalog_over(server.client(), objects, seed) for seed in range(8)]
     await catalogs[0].start()
-    await catalogs[0].create(NAME, SCHEMA)
+    await catalogs[0].create(NAME, NewTable(SCHEMA, location=LOCATION))
     answers = await asyncio.gather(
         *(one.commit(NAME, [AssertRefSnapshotId("main")], append(10 + place, 1)) for place, one in enumerate(catalogs)),
         return_exceptions=True,
     )
     won = [place for place, answer in enumerate(answers) if not isinstance(answer, Exception)]
     assert len(won) == 1
-    assert all(isinstance(answer, CommitRefused) for place, answer in enumerate(answers) if place not in won)
+    assert all(isinstance(answer, CommitFailed) for place, answer in enumerate(answers) if place not in won)
     assert await head(catalogs[0]) == 10 + won[0]
-    assert len(await files(objects)) == 2  # what the losers wrote is gone
+    assert len(await files(objects)) == 2  # the files of failed commits are deleted
 
 
-async def test_commits_that_do_not_meet_all_get_in(server: MemoryServer, objects: MemoryStore) -> None:
+async def test_concurrent_commits_without_conflict_all_succeed(
+    server: MemoryServer, objects: MemoryObjectStore
+) -> None:
     catalogs = [catalog_over(server.client(), objects, seed) for seed in range(5)]
     await catalogs[0].start()
-    await catalogs[0].create(NAME, SCHEMA)
+    await catalogs[0].create(NAME, NewTable(SCHEMA))
     changes = [u.SetProperties({f"p{place}": "x"}) for place in range(5)]
     await asyncio.gather(*(one.commit(NAME, [], [change]) for one, change in zip(catalogs, changes, strict=True)))
     assert len((await catalogs[0].load(NAME)).metadata["properties"]) == 5
     assert len(await files(objects)) == 6
 
 
-async def test_an_answer_that_was_lost(catalog: Catalog, store: Doubtful, objects: MemoryStore) -> None:
-    await catalog.create(NAME, SCHEMA)
+async def test_commit_resolves_a_lost_response(catalog: Catalog, store: LossyStore, objects: MemoryObjectStore) -> None:
+    await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION))
     store.lose = "after"
     assert (await catalog.commit(NAME, [], append(1, 1))).metadata["current-snapshot-id"] == 1
     before = await files(objects)
     store.lose = "before"
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitStateUnknown):
         await catalog.commit(NAME, [], append(2, 2, 1))
-    assert len(await files(objects)) == len(before) + 1  # it may still arrive
+    assert len(await files(objects)) == len(before) + 1  # the commit may still take effect
     store.lose = "refused"
-    with pytest.raises(Unavailable, match="nobody there"):
+    with pytest.raises(Unavailable, match="not reachable"):
         await catalog.commit(NAME, [], append(2, 2, 1))
     assert len(await files(objects)) == len(before) + 1
     assert (await catalog.commit(NAME, [AssertRefSnapshotId("main", 1)], append(2, 2, 1))).metadata["refs"]
 
 
-class Overtaken(Doubtful):
-    """Its next put takes effect, is followed by somebody else's commit, and is never answered."""
+class OvertakenStore(LossyStore):
+    """The next put takes effect, another commit follows, and the response is lost."""
 
     overtake: Catalog | None = None
 
@@ -186,19 +208,21 @@ class Overtaken(Doubtful):
         return [Uncertain("no answer") for _ in puts]
 
 
-async def test_a_lost_answer_is_found_in_the_log_of_files(server: MemoryServer, objects: MemoryStore) -> None:
-    store = Overtaken(server)
+async def test_lost_response_is_resolved_from_the_metadata_log(
+    server: MemoryServer, objects: MemoryObjectStore
+) -> None:
+    store = OvertakenStore(server)
     catalog, other = catalog_over(store, objects), catalog_over(server.client(), objects, seed=2)
     await catalog.start()
-    await catalog.create(NAME, SCHEMA)
+    await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION))
     store.overtake = other
     committed = await catalog.commit(NAME, [AssertRefSnapshotId("main")], append(1, 1))
     assert committed.metadata["current-snapshot-id"] == 1
     assert (await catalog.load(NAME)).metadata["properties"] == {"later": "x"}
 
 
-class OvertakenTwice(Overtaken):
-    """And by two more, after whom nobody remembers it."""
+class OvertakenTwiceStore(OvertakenStore):
+    """Two more commits follow, which remove it from the metadata log."""
 
     async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
         overtake = self.overtake
@@ -208,27 +232,31 @@ class OvertakenTwice(Overtaken):
         return done
 
 
-async def test_a_log_of_files_that_is_too_short_proves_nothing(server: MemoryServer, objects: MemoryStore) -> None:
-    store = OvertakenTwice(server)
+async def test_commit_state_is_unknown_when_the_metadata_log_is_too_short(
+    server: MemoryServer, objects: MemoryObjectStore
+) -> None:
+    store = OvertakenTwiceStore(server)
     catalog, other = catalog_over(store, objects), catalog_over(server.client(), objects, seed=2)
     await catalog.start()
-    await catalog.create(NAME, SCHEMA, properties={"write.metadata.previous-versions-max": "1"})
+    await catalog.create(
+        NAME, NewTable(SCHEMA, location=LOCATION, properties={"write.metadata.previous-versions-max": "1"})
+    )
     store.overtake = other
-    with pytest.raises(CommitUnknown):
+    with pytest.raises(CommitStateUnknown):
         await catalog.commit(NAME, [AssertRefSnapshotId("main")], append(1, 1))
-    assert await head(catalog) == 1, "it was made: who hears that it was refused would make it twice"
+    assert await head(catalog) == 1, "it took effect: after CommitFailed the client would repeat it"
 
 
-async def test_a_create_whose_answer_was_lost_keeps_its_file(catalog: Catalog, store: Doubtful) -> None:
+async def test_create_keeps_its_file_when_the_response_was_lost(catalog: Catalog, store: LossyStore) -> None:
     store.lose = "before"
-    with pytest.raises(CommitUnknown):
-        await catalog.create(NAME, SCHEMA)
+    with pytest.raises(CommitStateUnknown):
+        await catalog.create(NAME, NewTable(SCHEMA))
     assert not await catalog.exists(NAME)
-    await catalog.create(NAME, SCHEMA)
+    await catalog.create(NAME, NewTable(SCHEMA))
 
 
-async def test_staged(catalog: Catalog, objects: MemoryStore) -> None:
-    staged = await catalog.stage(NAME, SCHEMA)
+async def test_staged_create_is_committed_with_a_snapshot(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    staged = await catalog.stage(NAME, NewTable(SCHEMA))
     assert not await catalog.exists(NAME)
     assert await files(objects) == []
     made: list[u.Update] = [
@@ -240,22 +268,24 @@ async def test_staged(catalog: Catalog, objects: MemoryStore) -> None:
         u.AddSortOrder(staged["sort-orders"][0]),
         u.SetDefaultSortOrder(-1),
         u.SetLocation(staged["location"]),
-        *append(1, 1),
+        *append(1, 1, location=staged["location"]),
     ]
     with pytest.raises(Rejected, match="needs a location"):
-        await catalog.commit(NAME, [AssertCreate()], made[:-3])
+        await catalog.commit(NAME, [AssertCreate()], [one for one in made[:-2] if not isinstance(one, u.SetLocation)])
     table = await catalog.commit(NAME, [AssertCreate()], made)
     assert table.metadata["table-uuid"] == staged["table-uuid"]
     assert await head(catalog) == 1
-    with pytest.raises(CommitRefused, match="exists"):
+    with pytest.raises(CommitFailed, match="exists"):
         await catalog.commit(NAME, [AssertCreate()], made)
-    with pytest.raises(Rejected, match="cannot meet"):
+    with pytest.raises(Rejected, match="cannot require"):
         await catalog.commit(OTHER, [AssertCreate(), AssertRefSnapshotId("main")], made)
 
 
-async def test_old_metadata_files_go_where_that_is_asked(catalog: Catalog, objects: MemoryStore) -> None:
-    asked = {"write.metadata.previous-versions-max": "2", "write.metadata.delete-after-commit.enabled": "true"}
-    await catalog.create(NAME, SCHEMA, properties=asked)
+async def test_old_metadata_files_are_deleted_when_the_property_is_set(
+    catalog: Catalog, objects: MemoryObjectStore
+) -> None:
+    properties = {"write.metadata.previous-versions-max": "2", "write.metadata.delete-after-commit.enabled": "true"}
+    await catalog.create(NAME, NewTable(SCHEMA, properties=properties))
     for number in range(5):
         await catalog.commit(NAME, [], [u.SetProperties({"n": str(number)})])
     assert len(await files(objects)) == 3
@@ -263,18 +293,18 @@ async def test_old_metadata_files_go_where_that_is_asked(catalog: Catalog, objec
     assert len(await files(objects)) == 4
 
 
-async def test_who_looked_before_an_old_metadata_file_went_commits_to_the_new_one(
-    server: MemoryServer, objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
+async def test_commit_reads_the_new_file_when_the_old_one_was_deleted(
+    server: MemoryServer, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
     one, two = (catalog_over(server.client(), objects, seed) for seed in (1, 2))
     await one.start()
-    table_id = (await one.create(NAME, SCHEMA, properties=properties)).table_id
+    table_id = (await one.create(NAME, NewTable(SCHEMA, properties=properties))).table_id
     real, old = two.pointers.find_id, await two.pointers.find_id(table_id)
     for number in range(3):
         await one.commit(NAME, [], [u.SetProperties({"n": str(number)})])
 
-    async def before(table_id: str, *, confirmed: bool = False) -> Found:
+    async def before(table_id: str, *, confirmed: bool = False) -> TableEntry:
         return await real(table_id, confirmed=True) if confirmed else old
 
     monkeypatch.setattr(two.pointers, "find_id", before)
@@ -282,8 +312,10 @@ async def test_who_looked_before_an_old_metadata_file_went_commits_to_the_new_on
     assert (changed.metadata["properties"]["n"], changed.metadata["properties"]["m"]) == ("2", "1")
 
 
-async def test_gzip(catalog: Catalog, objects: MemoryStore) -> None:
-    table = await catalog.create(NAME, SCHEMA, properties={"write.metadata.compression-codec": "gzip"})
+async def test_metadata_files_are_compressed_when_the_property_is_set(
+    catalog: Catalog, objects: MemoryObjectStore
+) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA, properties={"write.metadata.compression-codec": "gzip"}))
     assert table.metadata_location.endswith(".gz.metadata.json")
     stored = bytes(await objects.get(table.metadata_location.removeprefix(f"{ROOT}/")))
     assert json.loads(gzip.decompress(stored)) == msgspec.json.decode(table.file.raw)
@@ -291,8 +323,8 @@ async def test_gzip(catalog: Catalog, objects: MemoryStore) -> None:
     assert (await fresh.load(NAME)).metadata == table.metadata
 
 
-async def test_a_damaged_or_missing_file_is_named(catalog: Catalog, objects: MemoryStore) -> None:
-    table = await catalog.create(NAME, SCHEMA)
+async def test_a_damaged_or_missing_file_is_named(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA))
     key = table.metadata_location.removeprefix(f"{ROOT}/")
     for damaged in (b"{", b"[]", b'{"format-version":9}', gzip.compress(b"{}")[:-3], b"[" * 100_000):
         await objects.put(key, [damaged])
@@ -303,8 +335,8 @@ async def test_a_damaged_or_missing_file_is_named(catalog: Catalog, objects: Mem
         await catalog_over(catalog.pointers._store, objects).load(NAME)
 
 
-async def test_a_metadata_file_that_was_mended_is_read_again(catalog: Catalog, objects: MemoryStore) -> None:
-    table = await catalog.create(NAME, SCHEMA)
+async def test_repaired_metadata_file_is_read_again(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA))
     key = catalog.locations.key_of(table.metadata_location)
     good = bytes(await objects.get(key))
     reader = catalog_over(catalog.pointers._store, objects)
@@ -315,8 +347,8 @@ async def test_a_metadata_file_that_was_mended_is_read_again(catalog: Catalog, o
     assert (await reader.load(NAME)).metadata == table.metadata
 
 
-async def test_register(catalog: Catalog, objects: MemoryStore) -> None:
-    table = await catalog.create(NAME, SCHEMA)
+async def test_register(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA))
     place = table.metadata_location
     with pytest.raises(Rejected, match="overlap"):
         await catalog.register(OTHER, place)
@@ -326,7 +358,7 @@ async def test_register(catalog: Catalog, objects: MemoryStore) -> None:
     for wrong, why in [
         ("s3://elsewhere/x.metadata.json", "not under the storage root"),
         (f"{ROOT}/../x.metadata.json", "segment"),
-        (f"{ROOT}/wal/segment", "not called like"),
+        (f"{ROOT}/wal/segment", "not named like"),
         (f"{ROOT}/no.metadata.json", "no file"),
     ]:
         with pytest.raises(Rejected, match=why):
@@ -344,52 +376,137 @@ async def test_register(catalog: Catalog, objects: MemoryStore) -> None:
     assert (await catalog.register(OTHER, newer, overwrite=True)).metadata_location == newer
 
 
-async def test_a_commit_beside_a_drop_leaves_no_file(
-    catalog: Catalog, objects: MemoryStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"current-schema-id": 55}, "current-schema-id is 55"),
+        ({"default-spec-id": 55}, "default-spec-id is 55"),
+        ({"default-sort-order-id": 55}, "default-sort-order-id is 55"),
+        ({"statistics": [5]}, "Expected `object`, got `int`"),
+        ({"partition-statistics": "all"}, "Expected `array . null`, got `str`"),
+        ({"partition-specs": [{"spec-id": 0, "fields": [{"name": "x"}]}]}, "missing required field `transform`"),
+        ({"sort-orders": [{"order-id": 0, "fields": [{"source-id": "x"}]}]}, "Expected `int . null`"),
+        ({"next-row-id": "x"}, "Expected `int`, got `str`"),
+        ({"schemas": [{"schema-id": 0, "fields": [{"x": 1}]}]}, "name"),
+        ({"refs": {"tag": {"snapshot-id": 1, "type": "tag", "max-ref-age-ms": "1"}}}, "Expected `int . null`"),
+    ],
+)
+async def test_register_is_rejected_when_the_metadata_is_invalid(
+    catalog: Catalog, objects: MemoryObjectStore, change: Json, reason: str
 ) -> None:
-    """The newest metadata file of a dropped table is the one that was its last, for who registers it again."""
-    table = await catalog.create(NAME, SCHEMA)
+    table = await catalog.create(NAME, NewTable(SCHEMA))
+    await catalog.drop(NAME)
+    location = await _elsewhere(objects, table.metadata | change)
+    with pytest.raises(Rejected, match=reason):
+        await catalog.register(NAME, location, check=AcceptAll())
+
+
+@pytest.mark.parametrize(
+    ("padding", "reason"),
+    [
+        (b"[" + b"[]," * 500_000 + b"[]]", "has more than 500000 values"),
+        (b'"' + b" " * (32 * MiB) + b'"', "decompresses to more than 33554432 bytes"),
+    ],
+)
+async def test_only_an_operator_registers_metadata_that_takes_seconds_to_parse(
+    catalog: Catalog, objects: MemoryObjectStore, padding: bytes, reason: str
+) -> None:
+    """A few kilobytes in the bucket: gzip."""
+    table = await catalog.create(NAME, NewTable(SCHEMA))
+    await catalog.drop(NAME)
+    key = table.metadata_location.removeprefix(f"{ROOT}/")
+    stored = gzip.compress(bytes(table.file.raw)[:-1] + b',"padding":' + padding + b"}", 1)
+    await objects.put(key, [stored])
+    with pytest.raises(Rejected, match=reason):
+        await catalog.register(NAME, table.metadata_location, check=AcceptAll())
+    await catalog.register(NAME, table.metadata_location)
+
+
+async def test_the_event_loop_runs_while_a_large_commit_of_a_client_is_applied(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop_thread, threads = threading.get_ident(), []
+
+    def recorded(*args: Any) -> Json:
+        threads.append(threading.get_ident())
+        return apply_updates(*args)
+
+    await catalog.create(NAME, NewTable(SCHEMA))
+    monkeypatch.setattr(module, "apply_updates", recorded)
+    await catalog.commit(NAME, [], [u.SetProperties({"a": "b"})], AcceptAll())
+    await catalog.create(OTHER, NewTable(SCHEMA))
+    assert len(threads) == 2
+    assert loop_thread not in threads
+
+
+async def test_a_client_cannot_fill_a_table_with_values(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every later load of the table would parse them."""
+    monkeypatch.setattr(metadata_files, "CLIENT_VALUES_MAX", 1_000)
+    await catalog.create(NAME, NewTable(SCHEMA))
+    padded = u.AddSchema({"fields": [*SCHEMA["fields"], field(4, "more")], "x": [[]] * 1_000})
+    with pytest.raises(Rejected, match="metadata would have more than 1000 values: expire snapshots"):
+        await catalog.commit(NAME, [], [padded], AcceptAll())
+    await catalog.commit(NAME, [], [padded])
+    await catalog.commit(NAME, [], [u.RemoveSchemas([1])], AcceptAll())
+
+
+async def test_commas_in_strings_are_no_values(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    offsets = json.dumps({str(number): number for number in range(600_000)})
+    table = await catalog.create(NAME, NewTable(SCHEMA, properties={"a": offsets}))
+    await catalog.drop(NAME)
+    await catalog.register(NAME, table.metadata_location, check=AcceptAll())
+
+
+async def test_commit_leaves_no_file_when_the_table_is_dropped_concurrently(
+    catalog: Catalog, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest metadata file of a dropped table must be its last one, for a later registration."""
+    table = await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION))
     move = catalog.pointers.move
 
-    async def too_late(found: Found, metadata_location: str, location: str) -> Found:
+    async def too_late(found: TableEntry, *arguments: Any) -> TableEntry:
         await catalog.drop(NAME)
-        return await move(found, metadata_location, location)
+        return await move(found, *arguments)
 
     monkeypatch.setattr(catalog.pointers, "move", too_late)
-    with pytest.raises(NoSuchTable, match="dropped meanwhile"):
+    with pytest.raises(NoSuchTable, match="dropped concurrently"):
         await catalog.commit(NAME, [], append(1, 1))
     names = [catalog.locations.url_of(info.key) async for page in objects.walk("") for info in page]
     assert names == [table.metadata_location]
 
 
-async def _elsewhere(objects: MemoryStore, metadata: dict[str, object]) -> str:
-    copy = {**metadata, "location": f"{ROOT}/mine/t"}
-    await objects.put("mine/t/metadata/00007-x.metadata.json", [msgspec.json.encode(copy)])
-    return f"{ROOT}/mine/t/metadata/00007-x.metadata.json"
+async def _elsewhere(objects: MemoryObjectStore, metadata: dict[str, object]) -> str:
+    copy = {**metadata, "location": f"{ROOT}/tables/mine/t"}
+    await objects.put("tables/mine/t/metadata/00007-x.metadata.json", [msgspec.json.encode(copy)])
+    return f"{ROOT}/tables/mine/t/metadata/00007-x.metadata.json"
 
 
 @pytest.mark.parametrize("place", ["s3://elsewhere/t", f"{ROOT}/wal/t", ROOT, f"{ROOT}/a/../../b", "nonsense"])
-async def test_a_location_outside_is_refused(catalog: Catalog, place: str) -> None:
+async def test_create_is_rejected_when_the_location_is_outside_of_the_root(catalog: Catalog, place: str) -> None:
     with pytest.raises(Rejected):
-        await catalog.create(NAME, SCHEMA, location=place)
-    await catalog.create(NAME, SCHEMA)
+        await catalog.create(NAME, NewTable(SCHEMA, location=place))
+    await catalog.create(NAME, NewTable(SCHEMA))
     with pytest.raises(Rejected):
         await catalog.commit(NAME, [], [u.SetLocation(place)])
     with pytest.raises(Rejected):
         await catalog.commit(NAME, [], [u.SetProperties({"write.metadata.path": place})])
 
 
-async def test_tables_do_not_share_a_folder(catalog: Catalog) -> None:
-    table = await catalog.create(NAME, SCHEMA, location=f"{ROOT}/mine/orders/")
-    assert table.metadata["location"] == f"{ROOT}/mine/orders"
-    for place in (f"{ROOT}/mine", f"{ROOT}/mine/orders", f"{ROOT}/mine/orders/inner"):
+async def test_create_is_rejected_when_locations_overlap(catalog: Catalog) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA, location=f"{ROOT}/tables/mine/orders/"))
+    assert table.metadata["location"] == f"{ROOT}/tables/mine/orders"
+    for place in (f"{ROOT}/tables/mine", f"{ROOT}/tables/mine/orders", f"{ROOT}/tables/mine/orders/inner"):
         with pytest.raises(Rejected, match="overlap"):
-            await catalog.create(OTHER, SCHEMA, location=place)
-    await catalog.commit(NAME, [], [u.SetLocation(f"{ROOT}/mine/orders/deeper")])
+            await catalog.create(OTHER, NewTable(SCHEMA, location=place))
+    for place in (f"{ROOT}/tables/mine/orders/deeper", f"{ROOT}/tables/elsewhere"):
+        with pytest.raises(Rejected, match="cannot become"):
+            await catalog.commit(NAME, [], [u.SetLocation(place)])
+    same = await catalog.commit(NAME, [], [u.SetLocation(f"{ROOT}/tables/mine/orders/")])
+    assert same.metadata == table.metadata
 
 
-async def test_a_topics_table_has_the_topics_id(catalog: Catalog, objects: MemoryStore) -> None:
-    table = await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
+async def test_a_topics_table_has_the_topics_id(catalog: Catalog, objects: MemoryObjectStore) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION), topic_id="f" * 32)
     assert (table.table_id, table.topic_id) == ("f" * 32, "f" * 32)
     await catalog.rename(NAME, OTHER)
     loaded = await catalog.load_id("f" * 32)
@@ -397,33 +514,33 @@ async def test_a_topics_table_has_the_topics_id(catalog: Catalog, objects: Memor
     await catalog.commit("f" * 32, [AssertRefSnapshotId("main")], append(1, 1))
     assert await head(catalog, OTHER) == 1
     with pytest.raises(TableExists):
-        await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
-    with pytest.raises(Rejected, match="history of a topic"):
+        await catalog.create(NAME, NewTable(SCHEMA), topic_id="f" * 32)
+    with pytest.raises(Rejected, match="table of a topic"):
         await catalog.register(OTHER, await _elsewhere(objects, table.metadata), overwrite=True)
     await catalog.rename("f" * 32, NAME)
-    await catalog.create(OTHER, SCHEMA)
+    await catalog.create(OTHER, NewTable(SCHEMA))
     await catalog.drop("f" * 32)
     assert await catalog.exists(OTHER)
     with pytest.raises(NoSuchTable):
         await catalog.load_id("f" * 32)
     with pytest.raises(NoSuchTable):
         await catalog.rename("f" * 32, NAME)
-    await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
+    await catalog.create(NAME, NewTable(SCHEMA), topic_id="f" * 32)
 
 
-async def test_drop_keeps_the_files_and_purge_removes_them(
-    catalog: Catalog, store: Doubtful, objects: MemoryStore
+async def test_drop_keeps_files_and_purge_deletes_them(
+    catalog: Catalog, store: LossyStore, objects: MemoryObjectStore
 ) -> None:
     await objects.put("wal/x", [b"not yours"])
-    kept = await catalog.create(NAME, SCHEMA)
+    kept = await catalog.create(NAME, NewTable(SCHEMA))
     await catalog.drop(NAME)
-    gone = await catalog.create(NAME, SCHEMA)
+    gone = await catalog.create(NAME, NewTable(SCHEMA))
     folder = gone.metadata["location"].removeprefix(f"{ROOT}/")
     for number in range(2500):
         await objects.put(f"{folder}/data/{number}.parquet", [b"x"])
     await catalog.drop(NAME, purge=True)
     assert not await catalog.exists(NAME)
-    purging = Purging(catalog, store, objects)
+    purging = PurgeTask(catalog, store, objects)
     purging.start()
     await asyncio.sleep(0.1)
     await purging.close()
@@ -431,19 +548,61 @@ async def test_drop_keeps_the_files_and_purge_removes_them(
     assert await files(objects) == [kept.metadata_location.removeprefix(f"{ROOT}/"), "wal/x"]
 
 
-async def test_a_purge_leaves_what_another_table_has(catalog: Catalog, store: Doubtful, objects: MemoryStore) -> None:
-    await catalog.create(NAME, SCHEMA, location=f"{ROOT}/mine/a")
+async def test_purge_keeps_files_of_an_overlapping_table(
+    catalog: Catalog, store: LossyStore, objects: MemoryObjectStore
+) -> None:
+    await catalog.create(NAME, NewTable(SCHEMA, location=f"{ROOT}/tables/mine/a"))
     await catalog.drop(NAME, purge=True)
-    await catalog.create(OTHER, SCHEMA)
+    await catalog.create(OTHER, NewTable(SCHEMA))
     found = await catalog.pointers.find(OTHER)
-    await catalog.pointers.move(found, found.table.metadata_location, f"{ROOT}/mine")
+    await catalog.pointers.move(found, found.table.metadata_location, f"{ROOT}/tables/mine")
     before = await files(objects)
-    assert await Purging(catalog, store, objects).purge() == 1
+    assert await PurgeTask(catalog, store, objects).purge() == 1
     assert await files(objects) == before
 
 
-class Hands:
-    """A clock."""
+async def test_purge_keeps_files_of_a_dropped_table_below(
+    catalog: Catalog, store: LossyStore, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may register it again."""
+    parent = await catalog.create(NAME, NewTable(SCHEMA, location=f"{ROOT}/tables/w"))
+    await catalog.drop(NAME)
+    monkeypatch.setattr(catalog, "_check_not_in_a_table", lambda location: asyncio.sleep(0))  # as of an older version
+    child = await catalog.create(OTHER, NewTable(SCHEMA, location=f"{ROOT}/tables/w/child"))
+    await objects.put("tables/w/child/data/1.parquet", [b"x"])
+    await objects.put("tables/w/data/1.parquet", [b"x"])
+    await catalog.drop(OTHER)
+    await catalog.register(NAME, parent.metadata_location)
+    await catalog.drop(NAME, purge=True)
+    assert await PurgeTask(catalog, store, objects).purge() == 1
+    keys_left = sorted([info.key async for page in objects.walk("tables") for info in page])
+    assert keys_left == ["tables/w/child/data/1.parquet", child.metadata_location.removeprefix(f"{ROOT}/")]
+    await catalog.register(OTHER, child.metadata_location)
+
+
+async def test_purge_deletes_all_metadata_files_of_its_table(
+    catalog: Catalog, store: LossyStore, objects: MemoryObjectStore
+) -> None:
+    place = f"{ROOT}/tables/w"
+    await catalog.create(NAME, NewTable(SCHEMA, location=place))
+    await catalog.commit(NAME, [], [u.SetProperties({"write.metadata.path": f"{place}/elsewhere"})])
+    await catalog.commit(NAME, [], [u.SetProperties({"a": "b"})])
+    await catalog.drop(NAME, purge=True)
+    assert await PurgeTask(catalog, store, objects).purge() == 1
+    assert [info.key async for page in objects.walk("tables") for info in page] == []
+
+
+async def test_create_is_rejected_below_the_folder_of_a_dropped_table(catalog: Catalog) -> None:
+    await catalog.create(NAME, NewTable(SCHEMA, location=f"{ROOT}/tables/w"))
+    await catalog.drop(NAME)
+    for place in ("tables/w/child", "tables/w/a/b/c"):
+        with pytest.raises(Rejected, match=f"{place}: it is in the folder of another table, which was dropped"):
+            await catalog.create(OTHER, NewTable(SCHEMA, location=f"{ROOT}/{place}"))
+    await catalog.create(OTHER, NewTable(SCHEMA, location=f"{ROOT}/tables/v"))
+
+
+class ManualClock:
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.ms = 1_800_000_000_000
@@ -452,44 +611,81 @@ class Hands:
         return self.ms
 
 
-async def test_what_is_written_into_the_folder_of_a_purged_table_goes_a_day_later(objects: MemoryStore) -> None:
-    """By a driver that was killed before its commit could find out."""
-    clock = Hands()
+async def test_late_files_of_a_purged_table_are_deleted_after_a_day(objects: MemoryObjectStore) -> None:
+    """Files of a driver that was killed before its commit failed."""
+    clock = ManualClock()
     store = MetadataInMemory(MemoryServer(clock))
     catalog = catalog_over(store, objects)
     await catalog.start()
     places = []
-    for _ in range(2):  # a topic's table has the topic's id, also when it is made anew
-        table = await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
+    for _ in range(2):  # a recreated topic table has the same id, that of the topic
+        table = await catalog.create(NAME, NewTable(SCHEMA), topic_id="f" * 32)
         places.append(table.metadata["location"].removeprefix(f"{ROOT}/"))
         await catalog.drop(NAME, purge=True)
-        assert await Purging(catalog, store, objects).purge() == 1
-    third = await catalog.create(NAME, SCHEMA, topic_id="f" * 32)
+        assert await PurgeTask(catalog, store, objects).purge() == 1
+    third = await catalog.create(NAME, NewTable(SCHEMA), topic_id="f" * 32)
     kept = third.metadata_location.removeprefix(f"{ROOT}/")
     late = [f"{place}/data/partition=0/late.parquet" for place in places]
     for file in late:
         await objects.put(file, [b"x"])
-    clock.ms += LINGER_MS
-    assert await Purging(catalog, store, objects).purge() == 0
-    assert await files(objects) == sorted([kept, *late])  # somebody may still be writing
+    clock.ms += LATE_WRITES_MS
+    assert await PurgeTask(catalog, store, objects).purge() == 0
+    assert await files(objects) == sorted([kept, *late])  # a process may still be writing
     clock.ms += 1
-    assert await Purging(catalog, store, objects).purge() == 0
+    assert await PurgeTask(catalog, store, objects).purge() == 0
     assert await files(objects) == [kept]
     assert (await store.scan(keys.PURGED)).records == []
 
 
-async def test_a_table_that_lies_where_a_purged_one_was_is_left_alone(objects: MemoryStore) -> None:
-    clock = Hands()
+async def test_late_purge_keeps_data_of_a_staged_create(
+    objects: MemoryObjectStore,
+) -> None:
+    clock = ManualClock()
     store = MetadataInMemory(MemoryServer(clock))
     catalog = catalog_over(store, objects)
     await catalog.start()
-    await catalog.create(NAME, SCHEMA, location=f"{ROOT}/mine/a")
+    await catalog.create(NAME, NewTable(SCHEMA, location=f"{ROOT}/tables/mine/a"))
     await catalog.drop(NAME, purge=True)
-    assert await Purging(catalog, store, objects).purge() == 1
-    table = await catalog.create(OTHER, SCHEMA, location=f"{ROOT}/mine/a/b")
-    clock.ms += 2 * LINGER_MS
-    await Purging(catalog, store, objects).purge()
+    assert await PurgeTask(catalog, store, objects).purge() == 1
+    staged = await catalog.stage(OTHER, NewTable(SCHEMA, location=f"{ROOT}/tables/mine"))
+    await objects.put("tables/mine/a/data/f.parquet", [b"rows"])
+    clock.ms += LATE_WRITES_MS + 1
+    assert await PurgeTask(catalog, store, objects).purge() == 0
+    assert await files(objects) == ["tables/mine/a/data/f.parquet"]
+    await catalog.staged.remove(staged["table-uuid"])
+    assert await PurgeTask(catalog, store, objects).purge() == 0
+    assert await files(objects) == []
+    assert (await store.scan(keys.PURGED)).records == []
+
+
+async def test_late_purge_keeps_a_new_table_in_the_same_folder(objects: MemoryObjectStore) -> None:
+    clock = ManualClock()
+    store = MetadataInMemory(MemoryServer(clock))
+    catalog = catalog_over(store, objects)
+    await catalog.start()
+    await catalog.create(NAME, NewTable(SCHEMA, location=f"{ROOT}/tables/mine/a"))
+    await catalog.drop(NAME, purge=True)
+    assert await PurgeTask(catalog, store, objects).purge() == 1
+    table = await catalog.create(OTHER, NewTable(SCHEMA, location=f"{ROOT}/tables/mine/a/b"))
+    clock.ms += 2 * LATE_WRITES_MS
+    await PurgeTask(catalog, store, objects).purge()
     assert await files(objects) == [table.metadata_location.removeprefix(f"{ROOT}/")]
+
+
+async def test_late_purge_keeps_files_of_a_dropped_table_in_the_same_folder(objects: MemoryObjectStore) -> None:
+    clock = ManualClock()
+    store = MetadataInMemory(MemoryServer(clock))
+    catalog = catalog_over(store, objects)
+    await catalog.start()
+    await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION))
+    await catalog.drop(NAME, purge=True)
+    assert await PurgeTask(catalog, store, objects).purge() == 1
+    table = await catalog.create(OTHER, NewTable(SCHEMA, location=LOCATION))
+    await catalog.drop(OTHER)
+    clock.ms += 2 * LATE_WRITES_MS
+    await PurgeTask(catalog, store, objects).purge()
+    assert await files(objects) == [table.metadata_location.removeprefix(f"{ROOT}/")]
+    assert (await store.scan(keys.PURGED)).records == []
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\x1fb", "a\nb", "\ud800", "ü" * 128])
@@ -502,9 +698,11 @@ def test_names_are_bounded(name: str) -> None:
         check_table_name(("n",) * 9, "t")
 
 
-async def test_memory_is_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("lakestream.catalog.files.CACHE_BYTES_MAX", 20_000)
-    await catalog.create(NAME, SCHEMA)
+async def test_metadata_file_cache_is_bounded(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("lakestream.catalog.metadata_files.CACHE_BYTES_MAX", 20_000)
+    await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION))
     for number in range(1, 60):
         await catalog.commit(NAME, [], append(number, number, number - 1 or None))
     assert catalog._files._cached_bytes <= 20_000
@@ -512,11 +710,11 @@ async def test_memory_is_bounded(catalog: Catalog, monkeypatch: pytest.MonkeyPat
     assert await head(catalog) == 59
 
 
-async def test_a_snapshot_of_another_branch_is_no_conflict_of_main(catalog: Catalog) -> None:
-    await catalog.create(NAME, SCHEMA)
+async def test_snapshot_of_another_branch_does_not_conflict_with_main(catalog: Catalog) -> None:
+    await catalog.create(NAME, NewTable(SCHEMA, location=LOCATION))
     await catalog.commit(NAME, [], append(1, 1))
     aside: list[u.Update] = [u.AddSnapshot(snapshot(2, 2, 1)), u.SetSnapshotRef("b", "branch", 2)]
     await catalog.commit(NAME, [AssertRefSnapshotId("b")], aside)
-    with pytest.raises(CommitRefused, match="sequence number"):
+    with pytest.raises(CommitFailed, match="sequence number"):
         await catalog.commit(NAME, [AssertRefSnapshotId("main", 1)], append(3, 2, 1))
     await catalog.commit(NAME, [AssertRefSnapshotId("main", 1)], append(3, 3, 1))

@@ -1,5 +1,7 @@
-"""Names and tables under crashes and races: whatever happens between two writes, a table has one name, or none and is
-gone; and nobody who was told that a change was made finds it undone."""
+"""Pointers with crashes and races between any two writes.
+
+A table has one name, or none and is dropped, and an acknowledged change is never lost.
+"""
 
 import asyncio
 import random
@@ -10,13 +12,13 @@ from typing import TypeVar
 import pytest
 
 from lakestream.catalog.errors import NamespaceNotEmpty, NoSuchNamespace, NoSuchTable, TableExists
-from lakestream.catalog.names import TableName
+from lakestream.catalog.identifiers import TableName
 from lakestream.catalog.namespaces import Namespaces
-from lakestream.catalog.pointers import LOST_AFTER_MS, Found, Pointers, Table
+from lakestream.catalog.pointers import ABANDONED_AFTER_MS, Pointers, Table, TableEntry
 from lakestream.clock import SystemClock
 from lakestream.errors import Conflict, LakestreamError, Missing, Unavailable
 from lakestream.metadata import keys
-from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.memory import MemoryMetadataStore, MemoryServer
 from lakestream.metadata.store import ANY, Folder, Key, Put, Record, Scanned, Stored
 
 T = TypeVar("T")
@@ -25,11 +27,11 @@ A, B, C = (TableName(("default",), name) for name in "abc")
 
 
 class Crash(Exception):
-    """The process is gone."""
+    """The process crashes."""
 
 
-class Fragile(MemoryStore):
-    """Dies at a chosen write, before or after it took effect; and lets others go first, by chance."""
+class CrashingStore(MemoryMetadataStore):
+    """Crashes at a chosen write, before or after it took effect, and yields to other tasks at random."""
 
     def __init__(
         self, server: MemoryServer, crash_at: int = 0, *, after: bool = False, luck: random.Random | None = None
@@ -60,10 +62,10 @@ class Fragile(MemoryStore):
         return await super().scan(folder, start, end, limit=limit, guard=guard, confirmed=confirmed)
 
     async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
-        return await self._written(lambda: super(Fragile, self).put(puts))
+        return await self._written(lambda: super(CrashingStore, self).put(puts))
 
     async def delete(self, key: Key, expected: int | None = ANY) -> bool:
-        return await self._written(lambda: super(Fragile, self).delete(key, expected))
+        return await self._written(lambda: super(CrashingStore, self).delete(key, expected))
 
     async def _written(self, write: Callable[[], Awaitable[T]]) -> T:
         self.writes += 1
@@ -83,7 +85,7 @@ class Fragile(MemoryStore):
                 await asyncio.sleep(0)
 
 
-def pointers_over(store: MemoryStore) -> Pointers:
+def pointers_over(store: MemoryMetadataStore) -> Pointers:
     return Pointers(store, Namespaces(store))
 
 
@@ -131,7 +133,7 @@ async def test_create_find_move_rename_drop(pointers: Pointers) -> None:
     assert [found.table.purged async for found in pointers.all()] == [True]
 
 
-async def test_a_namespace_must_be_there_and_empty(pointers: Pointers, server: MemoryServer) -> None:
+async def test_namespace_must_exist_and_be_empty(pointers: Pointers, server: MemoryServer) -> None:
     store = server.client()
     namespaces = Namespaces(store)
     elsewhere = TableName(("other",), "t")
@@ -155,7 +157,7 @@ async def test_a_namespace_must_be_there_and_empty(pointers: Pointers, server: M
     await namespaces.drop(("default",), pointers.is_empty)
 
 
-async def test_pages(pointers: Pointers) -> None:
+async def test_names_are_listed_in_pages(pointers: Pointers) -> None:
     made = ["a", "a.b", "a/b", "aa", "ä", "b c", "Z", "~", "!"]
     for number, name in enumerate(made):
         await pointers.create(f"t{number}", table(TableName(("default",), name)))
@@ -186,15 +188,15 @@ async def changed(pointers: Pointers, step: str) -> None:
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("crash_at", range(1, 9))
 @pytest.mark.parametrize("step", ["create", "rename", "drop", "purge"])
-async def test_a_crash_between_any_two_writes(
+async def test_table_has_one_name_or_none_after_any_crash(
     server: MemoryServer, pointers: Pointers, step: str, crash_at: int, after: bool
 ) -> None:
-    """Done as a whole or not at all, at once and without anybody's help; and every name can be used again."""
+    """The change took effect completely or not at all, without a repair, and every name can be used again."""
     await pointers.create("t1", table(A))
     with suppress(Crash):
-        await changed(pointers_over(Fragile(server, crash_at, after=after)), step)
+        await changed(pointers_over(CrashingStore(server, crash_at, after=after)), step)
     there = set(await names(pointers))
-    await pointers.tidy(SystemClock().now_ms() + 2 * LOST_AFTER_MS)
+    await pointers.remove_abandoned(SystemClock().now_ms() + 2 * ABANDONED_AFTER_MS)
     assert there == set(await names(pointers))
     assert there in ({"create": [{"a"}, {"a", "c"}], "rename": [{"a"}, {"b"}]}.get(step) or [{"a"}, set()])
     for name in (A, B, C):
@@ -212,28 +214,28 @@ async def test_a_crash_between_any_two_writes(
 
 
 @pytest.mark.parametrize("crash_at", range(1, 6))
-async def test_a_create_that_crashed_is_finished_by_the_next_with_the_same_id(
+async def test_create_with_the_same_id_completes_after_a_crash(
     server: MemoryServer, pointers: Pointers, crash_at: int
 ) -> None:
-    """A topic's table has the topic's id: the next run of the pipeline meets what the last one left."""
+    """A topic's table has the topic's id: the next run of the pipeline finds the records of the crashed one."""
     with suppress(Crash):
-        await pointers_over(Fragile(server, crash_at, after=True)).create("topic", table(A))
+        await pointers_over(CrashingStore(server, crash_at, after=True)).create("topic", table(A))
     with suppress(TableExists):
         await pointers.create("topic", table(A, "s3://b/again"))
     assert (await pointers.find(A)).table_id == "topic"
 
 
-async def test_what_a_crash_left_is_tidied_up(server: MemoryServer, pointers: Pointers) -> None:
+async def test_abandoned_creates_are_removed(server: MemoryServer, pointers: Pointers) -> None:
     with suppress(Crash):
-        await pointers_over(Fragile(server, 3)).create("t1", table(A))
+        await pointers_over(CrashingStore(server, 3)).create("t1", table(A))
     now_ms = SystemClock().now_ms()
-    assert await pointers.tidy(now_ms) == 0
-    assert await pointers.tidy(now_ms + 2 * LOST_AFTER_MS) == 1
+    assert await pointers.remove_abandoned(now_ms) == 0
+    assert await pointers.remove_abandoned(now_ms + 2 * ABANDONED_AFTER_MS) == 1
     assert [found async for found in pointers.all()] == []
 
 
-class Interrupted(MemoryStore):
-    """Just before its n-th write, somebody else does a whole thing."""
+class InterruptedStore(MemoryMetadataStore):
+    """Runs another complete change just before its n-th write."""
 
     def __init__(self, server: MemoryServer, at: int, meanwhile: Callable[[], Awaitable[object]]) -> None:
         super().__init__(server)
@@ -257,8 +259,8 @@ class Interrupted(MemoryStore):
 STEPS = ("create", "rename", "drop", "purge", "create_b", "drop_namespace", "commit", "rename_id", "drop_id")
 
 
-async def told(pointers: Pointers, store: MemoryStore, step: str) -> str:
-    """What the one who did it was told: done, or why not."""
+async def outcome_of(pointers: Pointers, store: MemoryMetadataStore, step: str) -> str:
+    """Returns the outcome of a change: done, or its error."""
     try:
         match step:
             case "create_b":
@@ -282,28 +284,28 @@ async def told(pointers: Pointers, store: MemoryStore, step: str) -> str:
 @pytest.mark.parametrize("second", STEPS)
 @pytest.mark.parametrize("first", STEPS)
 @pytest.mark.parametrize("full", [True, False])
-async def test_one_change_in_the_middle_of_another(
+async def test_change_in_the_middle_of_another_change(
     server: MemoryServer, pointers: Pointers, full: bool, first: str, second: str, at: int
 ) -> None:
-    """Whatever the two were told is true afterwards."""
+    """The final state matches the outcomes of both changes."""
     if full:
         await pointers.create("t1", table(A))
     answers: dict[str, list[str]] = {step: [] for step in STEPS}
     other = server.client()
 
     async def meanwhile() -> None:
-        answers[second].append(await told(pointers_over(other), other, second))
+        answers[second].append(await outcome_of(pointers_over(other), other, second))
 
-    store = Interrupted(server, at, meanwhile)
-    answers[first].append(await told(pointers_over(store), store, first))
-    done = {step for step, said in answers.items() if "done" in said}
+    store = InterruptedStore(server, at, meanwhile)
+    answers[first].append(await outcome_of(pointers_over(store), store, first))
+    done = {step for step, states in answers.items() if "done" in states}
 
     there = {name: found for name in (A, B, C) if (found := await _found_or_none(pointers, name)) is not None}
     assert sorted(name.name for name in there) == await names(pointers)
     ids = [found.table_id for found in there.values()]
     assert len(ids) == len(set(ids)), "a table with two names"
     if await other.get(keys.namespace_key(("default",))) is None:
-        assert not there, "a table in a namespace that is gone"
+        assert not there, "a table in a dropped namespace"
     assert ("t9" in ids) == ("create" in done)
     assert ("t8" in ids) == ("create_b" in done)
     assert ("t1" in ids) == (full and not done & {"drop", "purge", "drop_id"})
@@ -314,7 +316,7 @@ async def test_one_change_in_the_middle_of_another(
         assert "t1" in [there[name].table_id for name in (B, C) if name in there]
 
 
-async def _found_or_none(pointers: Pointers, name: TableName) -> Found | None:
+async def _found_or_none(pointers: Pointers, name: TableName) -> TableEntry | None:
     try:
         return await pointers.find(name)
     except NoSuchTable:
@@ -322,13 +324,13 @@ async def _found_or_none(pointers: Pointers, name: TableName) -> Found | None:
 
 
 class Race:
-    """Several processes that change the same few names at once, and what each was told."""
+    """Several processes that change the same names concurrently, and the outcomes."""
 
     def __init__(self, server: MemoryServer, seed: int) -> None:
         self.luck = random.Random(seed)
         self.server = server
         self.committed: dict[str, tuple[int, str]] = {}
-        """Table id → the newest version that somebody was told of, and its metadata file."""
+        """Table id → the newest acknowledged version, and its metadata file."""
         self.dropped: set[str] = set()
         self.made = 0
 
@@ -336,12 +338,12 @@ class Race:
     def alive(self) -> dict[str, str]:
         return {table_id: place for table_id, (_, place) in self.committed.items() if table_id not in self.dropped}
 
-    def note(self, found: Found) -> None:
-        told = (found.version, found.table.metadata_location)
-        self.committed[found.table_id] = max(told, self.committed.get(found.table_id, told))
+    def note(self, found: TableEntry) -> None:
+        committed = (found.version, found.table.metadata_location)
+        self.committed[found.table_id] = max(committed, self.committed.get(found.table_id, committed))
 
     async def worker(self) -> None:
-        pointers = pointers_over(Fragile(self.server, luck=self.luck))
+        pointers = pointers_over(CrashingStore(self.server, luck=self.luck))
         for _ in range(6):
             with suppress(NoSuchTable, TableExists, Conflict, NoSuchNamespace, NamespaceNotEmpty):
                 await self.step(pointers)
@@ -360,17 +362,17 @@ class Race:
                 found = await pointers.find(name)
                 self.note(await pointers.move(found, f"s3://b/{self.luck.random()}", "s3://b/x"))
             case 5:
-                await Namespaces(Fragile(self.server, luck=self.luck)).drop(("default",), pointers.is_empty)
+                await Namespaces(CrashingStore(self.server, luck=self.luck)).drop(("default",), pointers.is_empty)
                 await Namespaces(self.server.client()).create(("default",), {})
 
 
 @pytest.mark.parametrize("seed", range(300))
-async def test_races(server: MemoryServer, pointers: Pointers, seed: int) -> None:
+async def test_random_races_leave_consistent_names(server: MemoryServer, pointers: Pointers, seed: int) -> None:
     race = Race(server, seed)
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
             tasks.create_task(race.worker())
-    found: dict[str, Found] = {}
+    found: dict[str, TableEntry] = {}
     with suppress(LakestreamError):
         await Namespaces(server.client()).create(("default",), {})
     for name in (A, B, C):
@@ -378,6 +380,6 @@ async def test_races(server: MemoryServer, pointers: Pointers, seed: int) -> Non
             one = await pointers.find(name)
             assert one.table_id not in found, "a table with two names"
             found[one.table_id] = one
-    assert set(found) == set(race.alive), "a table that was lost, or came back"
+    assert set(found) == set(race.alive), "a table was lost or reappeared"
     assert {table_id: one.table.metadata_location for table_id, one in found.items()} == race.alive
     assert sorted(one.table.name for one in found.values()) == await names(pointers)

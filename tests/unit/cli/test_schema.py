@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.unit.protocol.rest.test_registry import record, serving
+from tests.unit.protocol.rest.test_schema_registry import record, serving
 
 from lakestream.cli.main import main
 
 PROTO = 'syntax = "proto3";\nmessage M {\n  string a = 1;\n}\n'
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     code: int
     out: str
     err: str
@@ -24,9 +24,9 @@ class Cli:
         self._http = ["--http", f"127.0.0.1:{port}"]
         self._capture = capture
 
-    async def __call__(self, *words: str) -> Said:
+    async def __call__(self, *words: str) -> Output:
         code = await asyncio.to_thread(main, ["schema", *words, *self._http])
-        return Said(code, *self._capture.readouterr())
+        return Output(code, *self._capture.readouterr())
 
 
 async def test_register_list_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,13 +35,13 @@ async def test_register_list_show(tmp_path: Path, capsys: pytest.CaptureFixture[
     outer = {"type": "record", "name": "O", "fields": [{"name": "r", "type": "R"}]}
     (tmp_path / "o.avsc").write_text(json.dumps(outer))
     (tmp_path / "text").write_text('"string"')
-    async with serving() as ask:
-        cli = Cli(ask._port, capsys)
-        assert await cli("list") == Said(0, "", "")
-        assert await cli("register", "r", str(tmp_path / "r.avsc")) == Said(0, "r version 1 is schema 1\n", "")
+    async with serving() as client:
+        cli = Cli(client._port, capsys)
+        assert await cli("list") == Output(0, "", "")
+        assert await cli("register", "r", str(tmp_path / "r.avsc")) == Output(0, "r version 1 is schema 1\n", "")
         assert (await cli("register", "m", str(tmp_path / "m.proto"))).out == "m version 1 is schema 2\n"
-        told = await cli("register", "o", str(tmp_path / "o.avsc"), "--reference", "R=r@1", "--json")
-        assert json.loads(told.out)["id"] == 3
+        output = await cli("register", "o", str(tmp_path / "o.avsc"), "--reference", "R=r@1", "--json")
+        assert json.loads(output.out)["id"] == 3
         assert (await cli("list")).out.splitlines() == [
             "SUBJECT  VERSION  ID  TYPE",
             "m              1   2  PROTOBUF",
@@ -54,20 +54,23 @@ async def test_register_list_show(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert json.loads((await cli("show", "o@latest", "--json")).out)["references"][0]["subject"] == "r"
 
 
-async def test_what_goes_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text('"string"')
     (tmp_path / "bad.avsc").write_text("{")
-    async with serving() as ask:
-        cli = Cli(ask._port, capsys)
-        for words, why in (
-            (["show", "nobody"], "Subject 'nobody' not found."),
-            (["register", "s", str(tmp_path / "text")], "may be of any type: say which with --type"),
+    async with serving() as client:
+        cli = Cli(client._port, capsys)
+        for words, error in (
+            (["show", "missing"], "Subject 'missing' not found."),
+            (
+                ["register", "s", str(tmp_path / "text")],
+                "unknown suffix: give the type of the schema with --type",
+            ),
             (["register", "s", str(tmp_path / "bad.avsc")], "Invalid schema of type AVRO"),
             (["register", "s", str(tmp_path / "none.avsc")], "No such file"),
             (["register", "s", str(tmp_path / "text"), "--type", "AVRO", "--reference", "x"], "NAME=SUBJECT@VERSION"),
         ):
-            said = await cli(*words)
-            assert (said.code, said.out) == (1, "")
-            assert why in said.err
-            assert said.err.count("\n") == 1
+            output = await cli(*words)
+            assert (output.code, output.out) == (1, "")
+            assert error in output.err
+            assert output.err.count("\n") == 1
     assert "no schema registry can be reached" in (await cli("list")).err

@@ -1,10 +1,10 @@
-"""What the tests of the log and the WAL share."""
+"""Fixtures of the tests of log, WAL, table and verification."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from tests.unit.data.brokers import World
+from tests.harness.log.brokers import World
 
 
 @pytest_asyncio.fixture

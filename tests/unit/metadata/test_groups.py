@@ -1,4 +1,4 @@
-"""Groups and offsets in the metadata store: whose turn it is, and what comes too late."""
+"""Groups and offsets in the metadata store: take-overs, and late writes of former coordinators."""
 
 from collections.abc import AsyncIterator
 
@@ -15,19 +15,19 @@ from lakestream.metadata.group_records import (
     TopicShape,
     packed_group,
 )
-from lakestream.metadata.groups import Committed, GroupRecord, Groups, Member, Protocol, State
-from lakestream.metadata.memory import MemoryServer, MemoryStore
+from lakestream.metadata.groups import Committed, GroupRecord, Groups, GroupState, Member, MemberProtocol
+from lakestream.metadata.memory import MemoryMetadataStore, MemoryServer
 from lakestream.metadata.store import ABSENT, put_one
 from lakestream.model import PartitionId
 
 P, Q = PartitionId("aa", 0), PartitionId("bb", 1)
 STABLE = GroupRecord(
-    state=State.STABLE,
+    state=GroupState.STABLE,
     generation=3,
     protocol_type="consumer",
     protocol="range",
     leader="m",
-    members={"m": Member("m", None, "client", "/host", 10, 20, (Protocol("range", b"\0\1"),), b"mine")},
+    members={"m": Member("m", None, "client", "/host", 10, 20, (MemberProtocol("range", b"\0\1"),), b"mine")},
     since_ms=7,
 )
 
@@ -38,7 +38,7 @@ class Clock:
 
 
 @pytest_asyncio.fixture
-async def store() -> AsyncIterator[MemoryStore]:
+async def store() -> AsyncIterator[MemoryMetadataStore]:
     store = MemoryServer(Clock()).client()
     yield store
     await store.close()
@@ -48,21 +48,21 @@ def at(offset: int, generation: int = 1) -> Committed:
     return Committed(offset, 0, "note", 5, generation)
 
 
-async def test_what_is_written_is_read_by_the_next_one(store: MemoryStore) -> None:
+async def test_next_coordinator_reads_what_was_written(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     written = await groups.write("g/1", "a", ABSENT, [(P, at(5), ABSENT), (Q, at(6), ABSENT)], (STABLE, ABSENT))
     assert written.lost == frozenset()
     claimed = await groups.claim("g/1", "b")
     assert claimed.group is not None
     assert claimed.group.record == STABLE
-    assert claimed.group.version != written.group, "whoever had it before cannot change it"
+    assert claimed.group.version != written.group, "a former coordinator cannot change it"
     assert claimed.versions == written.versions
     assert claimed.owner != written.owner
     assert {one: stored.committed for one, stored in (await groups.offsets("g/1")).items()} == {P: at(5), Q: at(6)}
     assert [named.name for named in await groups.names()] == ["g/1"]
 
 
-async def test_to_look_for_a_group_that_is_not_there_writes_nothing(store: MemoryStore) -> None:
+async def test_reading_a_missing_group_writes_nothing(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     claimed = await groups.claim("g", "a")
     assert (claimed.group, claimed.versions, claimed.owner) == (None, {}, ABSENT)
@@ -71,7 +71,7 @@ async def test_to_look_for_a_group_that_is_not_there_writes_nothing(store: Memor
     assert await groups.names() == []
 
 
-async def test_who_was_followed_by_another_can_write_no_longer(store: MemoryStore) -> None:
+async def test_write_conflicts_after_a_takeover(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     old = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
     new = await groups.claim("g", "b")
@@ -82,7 +82,7 @@ async def test_who_was_followed_by_another_can_write_no_longer(store: MemoryStor
     await groups.write("g", "b", new.owner, [(P, at(7), new.versions[P])], None)
 
 
-async def test_what_comes_too_late_never_covers_what_is_newer(store: MemoryStore) -> None:
+async def test_late_write_never_replaces_a_newer_offset(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     old = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
     new = await groups.claim("g", "b")
@@ -92,22 +92,22 @@ async def test_what_comes_too_late_never_covers_what_is_newer(store: MemoryStore
     assert (await groups.offsets("g"))[P].committed == at(9, 2)
 
 
-async def test_two_that_make_a_group_at_once_do_not_both_win(store: MemoryStore) -> None:
+async def test_only_one_of_two_concurrent_creates_of_a_group_succeeds(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
     with pytest.raises(Conflict):
         await groups.write("g", "b", ABSENT, [(Q, at(6), ABSENT)], (STABLE, ABSENT))
 
 
-async def test_an_offset_that_somebody_else_wrote_is_told_apart(store: MemoryStore) -> None:
+async def test_write_reports_offsets_with_another_version_as_lost(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     written = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
     await put_one(store, keys.offset_key("g", P), b"\x95\x09\x00\xa0\x05\x01")
-    again = await groups.write("g", "a", written.owner, [(P, at(6), written.versions[P]), (Q, at(1), ABSENT)], None)
-    assert (again.lost, set(again.versions)) == (frozenset([P]), {Q})
+    second = await groups.write("g", "a", written.owner, [(P, at(6), written.versions[P]), (Q, at(1), ABSENT)], None)
+    assert (second.lost, set(second.versions)) == (frozenset([P]), {Q})
 
 
-async def test_a_group_goes_with_all_that_it_has(store: MemoryStore) -> None:
+async def test_remove_deletes_all_records_of_a_group(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     for name in ("g", "gg"):
         await groups.write(name, "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
@@ -121,7 +121,7 @@ async def test_a_group_goes_with_all_that_it_has(store: MemoryStore) -> None:
     assert set(await groups.offsets("gg")) == {P}
 
 
-async def test_offsets_are_removed_at_the_version_that_is_known(store: MemoryStore) -> None:
+async def test_offsets_are_deleted_only_at_their_version(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     written = await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT), (Q, at(6), ABSENT)], (STABLE, ABSENT))
     await groups.remove_offsets("g", {P: written.versions[P]})
@@ -131,7 +131,7 @@ async def test_offsets_are_removed_at_the_version_that_is_known(store: MemorySto
 
 
 @pytest.mark.parametrize("name", ["", "%", "a/b", "a.b", "~", "Ünïcödé", "a b", "owner", "%25"])
-async def test_names_are_any_text(store: MemoryStore, name: str) -> None:
+async def test_group_names_may_be_any_text(store: MemoryMetadataStore, name: str) -> None:
     groups = Groups(store)
     await groups.write(name, "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT))
     assert [named.name for named in await groups.names()] == [name]
@@ -139,7 +139,7 @@ async def test_names_are_any_text(store: MemoryStore, name: str) -> None:
     assert keys.group_text(keys.group_name(name)) == name
 
 
-async def test_more_names_than_one_look_finds(store: MemoryStore) -> None:
+async def test_names_reads_more_than_one_page(store: MemoryMetadataStore) -> None:
     groups = Groups(store)
     for number in range(1_001):
         await put_one(store, keys.group_name_key(f"g{number}"), b"")
@@ -147,7 +147,7 @@ async def test_more_names_than_one_look_finds(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"\x81\xa6format\x02"])
-async def test_damage_is_told_with_its_place(store: MemoryStore, body: bytes) -> None:
+async def test_damaged_record_is_corrupt_and_named_in_the_message(store: MemoryMetadataStore, body: bytes) -> None:
     groups = Groups(store)
     await put_one(store, keys.group_key("g"), body)
     with pytest.raises(Corrupt, match="/groups/g"):
@@ -157,8 +157,8 @@ async def test_damage_is_told_with_its_place(store: MemoryStore, body: bytes) ->
         await groups.offsets("g")
 
 
-async def test_a_group_of_the_new_protocol_is_read_as_it_was_written(store: MemoryStore) -> None:
-    some = frozenset(PartitionId(topic, number) for topic in ("aa", "bb") for number in range(3))
+async def test_consumer_group_record_is_read_as_it_was_written(store: MemoryMetadataStore) -> None:
+    partitions = frozenset(PartitionId(topic, number) for topic in ("aa", "bb") for number in range(3))
     members = {
         "new": ConsumerMember(
             instance_id="i",
@@ -172,12 +172,12 @@ async def test_a_group_of_the_new_protocol_is_read_as_it_was_written(store: Memo
             epoch=4,
             epoch_before=3,
             progress=Progress.REVOKING,
-            assigned=some,
+            assigned=partitions,
             revoking=frozenset({PartitionId("cc", 9)}),
-            target=some | {PartitionId("cc", 9)},
+            target=partitions | {PartitionId("cc", 9)},
         ),
-        "same": ConsumerMember(names=("a", "b"), assigned=some, target=some),
-        "old": ConsumerMember(classic=ClassicSide(10, (Protocol("range", b"m"),))),
+        "same": ConsumerMember(names=("a", "b"), assigned=partitions, target=partitions),
+        "old": ConsumerMember(classic=ClassicSide(10, (MemberProtocol("range", b"m"),))),
     }
     record = ConsumerGroupRecord(
         epoch=5, target_epoch=4, members=members, topics={"a": TopicShape("aa", 3)}, since_ms=7
@@ -202,3 +202,23 @@ def test_a_thousand_members_fit_into_one_record() -> None:
         for number in range(1_000)
     }
     assert len(packed_group(ConsumerGroupRecord(members=members))) < 200_000
+
+
+async def test_next_coordinator_reads_the_last_heartbeats(store: MemoryMetadataStore) -> None:
+    groups = Groups(store)
+    await groups.write("g", "a", ABSENT, [(P, at(5), ABSENT)], (STABLE, ABSENT), {"m": 7})
+    claimed = await groups.claim("g", "b")
+    assert claimed.heard_ms == {"m": 7}
+    assert list(claimed.versions) == [P]
+    await groups.put_heartbeats("g", {"m": 9})
+    claimed = await groups.claim("g", "c")
+    assert claimed.heard_ms == {"m": 9}
+    assert claimed.group is not None
+    await groups.remove("g", claimed.group.version, claimed.owner)
+    assert await store.get(keys.heartbeats_key("g")) is None
+
+
+async def test_group_of_an_older_broker_has_no_last_heartbeats(store: MemoryMetadataStore) -> None:
+    groups = Groups(store)
+    await groups.write("g", "a", ABSENT, [], (STABLE, ABSENT))
+    assert (await groups.claim("g", "b")).heard_ms == {}

@@ -1,4 +1,4 @@
-"""What the in-memory store has beyond the contract: clients that fall silent, on virtual time."""
+"""The in-memory store beyond the contract: sessions of clients that send no heartbeats, on virtual time."""
 
 import asyncio
 
@@ -16,41 +16,41 @@ class LoopClock:
 KEY = Key("/members/a", "/members")
 
 
-def test_a_silent_clients_session_expires_in_virtual_time() -> None:
+def test_session_of_a_silent_client_expires() -> None:
     async def scenario(loop: SimLoop) -> None:
         server = MemoryServer(LoopClock())
-        doomed, witness = server.client(), server.client()
-        session = await doomed.session(30_000)
-        await doomed.put([Put(KEY, b"", session=session)])
+        silent, other = server.client(), server.client()
+        session = await silent.session(30_000)
+        await silent.put([Put(KEY, b"", session=session)])
         await asyncio.sleep(3600)
         assert not session.lost
-        doomed.silence()
+        silent.silence()
         await asyncio.sleep(29)
-        assert await witness.get(KEY) is not None
+        assert await other.get(KEY) is not None
         await asyncio.sleep(2)
-        assert await witness.get(KEY) is None
+        assert await other.get(KEY) is None
         assert session.lost
-        doomed.speak()
-        (answer,) = await doomed.put([Put(KEY, b"zombie", session=session)])
-        assert isinstance(answer, Missing)
+        silent.resume()
+        (result,) = await silent.put([Put(KEY, b"zombie", session=session)])
+        assert isinstance(result, Missing)
 
     simulate(1, scenario)
 
 
-def test_a_client_that_speaks_in_time_keeps_its_session() -> None:
+def test_session_survives_when_the_client_resumes_in_time() -> None:
     async def scenario(loop: SimLoop) -> None:
         client = MemoryServer(LoopClock()).client()
         session = await client.session(30_000)
         client.silence()
         await asyncio.sleep(29)
-        client.speak()
+        client.resume()
         await asyncio.sleep(3600)
         assert not session.lost
 
     simulate(1, scenario)
 
 
-def test_a_session_opened_in_silence_expires_too() -> None:
+def test_session_opened_by_a_silent_client_expires() -> None:
     async def scenario(loop: SimLoop) -> None:
         client = MemoryServer(LoopClock()).client()
         client.silence()

@@ -1,4 +1,4 @@
-"""What one consumer has not taken yet."""
+"""Changes that a consumer of a watch has not received yet."""
 
 import asyncio
 from contextlib import aclosing
@@ -10,21 +10,21 @@ from lakestream.metadata.store import Changes
 from lakestream.metadata.watchers import PATHS_MAX, Watchers
 
 
-async def test_a_consumer_too_far_behind_looks_at_everything() -> None:
+async def test_consumer_with_too_many_unread_paths_gets_everything() -> None:
     watchers = Watchers()
     async with aclosing(watchers.watch("/a")) as changes:
         await anext(changes)
-        watchers.tell([f"/a/{n}" for n in range(PATHS_MAX)])
-        watchers.tell(["/b/1"])
+        watchers.notify([f"/a/{n}" for n in range(PATHS_MAX)])
+        watchers.notify(["/b/1"])
         assert len((await anext(changes)).paths) == PATHS_MAX
-        watchers.tell([f"/a/{n}" for n in range(PATHS_MAX + 1)])
+        watchers.notify([f"/a/{n}" for n in range(PATHS_MAX + 1)])
         assert await anext(changes) == Changes(frozenset(), everything=True)
-        watchers.tell_everything()
-        watchers.tell(["/a/1"])
+        watchers.notify_everything()
+        watchers.notify(["/a/1"])
         assert await anext(changes) == Changes(frozenset(["/a/1"]), everything=True)
 
 
-async def test_who_leaves_is_forgotten() -> None:
+async def test_closed_watch_is_removed() -> None:
     watchers = Watchers()
     async with aclosing(watchers.watch("")) as changes:
         await anext(changes)
@@ -32,7 +32,7 @@ async def test_who_leaves_is_forgotten() -> None:
     assert len(watchers) == 0
 
 
-async def test_closing_is_heard_by_those_who_wait() -> None:
+async def test_close_raises_unavailable_in_waiting_watches() -> None:
     watchers = Watchers()
     changes = watchers.watch("")
     await anext(changes)

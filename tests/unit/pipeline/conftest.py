@@ -1,10 +1,10 @@
-"""A world of one process, and in it a topic whose values have schemas."""
+"""Stores in memory, and a topic with schemas in them."""
 
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.data.brokers import World
-from tests.unit.pipeline.typed_world import REGISTRY, Typed
+from tests.harness.log.brokers import World
+from tests.harness.pipeline.schema_topic import REGISTRY, SchemaTopic
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ async def world() -> AsyncIterator[World]:
 
 
 @pytest.fixture
-async def typed(world: World) -> AsyncIterator[Typed]:
-    typed = await Typed.start(world, REGISTRY)
-    yield typed
-    typed.close()
+async def topic(world: World) -> AsyncIterator[SchemaTopic]:
+    topic = await SchemaTopic.start(world, REGISTRY)
+    yield topic
+    topic.close()

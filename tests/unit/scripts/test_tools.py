@@ -1,4 +1,4 @@
-"""`make tools` with compilers that only pretend: what is built when, where it lands, and what a failure says."""
+"""Tests of `make tools` with fake compilers: the builds, their paths, and the messages of failures."""
 
 import os
 import shutil
@@ -28,7 +28,9 @@ PROGRAMS = [
     "toxiproxy-server",
     "versitygw",
 ]
-BUILT = [name for name in PROGRAMS if name not in ("kcat", "kafka-python-suite")]  # which the machine has; pip brings
+BUILT = [
+    name for name in PROGRAMS if name not in ("kcat", "kafka-python-suite")
+]  # installed on the machine; installed by pip
 
 GO = """#!/bin/sh
 case "$1 $2" in
@@ -61,7 +63,7 @@ ECHO = '#!/bin/sh\necho "$@"\n'
 
 @pytest.fixture
 def machine(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine with our compilers on it and a fresh home."""
+    """Returns the environment of a machine with the fake compilers and an empty home."""
     tools = tmp_path / "bin"
     tools.mkdir()
     programs = {"go": GO, "node": NODE, "npm": NPM, "mvn": MVN, "java": ECHO, "kcat": ECHO, "make": MAKE}
@@ -70,10 +72,10 @@ def machine(tmp_path: Path) -> dict[str, str]:
         (tools / name).chmod(0o755)
     source = tmp_path / "module" / "server" / "leader_controller.go"
     source.parent.mkdir(parents=True)
-    old = [
+    unpatched = [
         line[1:] for line in (SCRIPT.parent / "oxia-wal-order.patch").read_text().splitlines(True)[3:] if line[0] != "+"
     ]
-    source.write_text("\n" * 801 + "".join(old))
+    source.write_text("\n" * 801 + "".join(unpatched))
     write_librdkafka(tmp_path / "package" / "deps" / "librdkafka")
     write_sdist(tmp_path)
     return {
@@ -96,7 +98,7 @@ def write_librdkafka(tree: Path) -> None:
 
 
 def write_sdist(folder: Path) -> None:
-    """What pip finds when it is asked for the version of kafka-python that requirements.txt has."""
+    """Writes an sdist of kafka-python with the version in requirements.txt, for pip."""
     requirements = (SCRIPT.parents[1] / "requirements.txt").read_text()
     version = requirements.partition("\nkafka-python==")[2].split()[0]
     tree = folder / f"kafka_python-{version}"
@@ -121,38 +123,38 @@ def run(machine: dict[str, str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def test_everything_is_built_once_also_by_two_runs_at_once(machine: dict[str, str]) -> None:
+def test_tools_are_built_once_when_two_runs_are_concurrent(machine: dict[str, str]) -> None:
     with start(machine) as one, start(machine) as two:
         ready = []
         for process in (one, two):
             out, err = process.communicate(timeout=60)
             assert process.returncode == 0, err
             ready.append(out.count("ready"))
-    assert max(ready) == len(PROGRAMS)  # on a busy machine one is so late that it finds some built
-    offered = Path(machine["LAKESTREAM_CACHE"]) / "bin"
-    assert sorted(path.name for path in offered.iterdir()) == PROGRAMS
-    assert all(path.resolve().exists() for path in offered.iterdir())
+    assert max(ready) == len(PROGRAMS)  # on a busy machine one run may start when some tools are built
+    links = Path(machine["LAKESTREAM_CACHE"]) / "bin"
+    assert sorted(path.name for path in links.iterdir()) == PROGRAMS
+    assert all(path.resolve().exists() for path in links.iterdir())
     assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(BUILT)
-    assert "defer lc.Unlock()" in (offered / "oxia").read_text()
+    assert "defer lc.Unlock()" in (links / "oxia").read_text()
     code, out, _ = run(machine)
     assert (code, out.count("\n")) == (0, 1)
     assert len(Path(machine["BUILT"]).read_text().splitlines()) == len(BUILT)
-    assert "/libs/* a b c" in said_by(offered / "kafka-class", "a", "b c")
-    assert "/kafka-apps-4.3.1/libs/* a" in said_by(offered / "kafka-apps-class", "a")
-    assert said_by(offered / "kcat", "-V") == "-V\n"
-    suite = (offered / "librdkafka-suite").resolve().parent
-    assert said_by(offered / "librdkafka-suite", "-Q") == f"{suite} -Q\n"
-    assert "1 passed" in said_by(offered / "kafka-python-suite", "-q", "test", PYTHON=sys.executable)
+    assert "/libs/* a b c" in output_of(links / "kafka-class", "a", "b c")
+    assert "/kafka-apps-4.3.1/libs/* a" in output_of(links / "kafka-apps-class", "a")
+    assert output_of(links / "kcat", "-V") == "-V\n"
+    suite = (links / "librdkafka-suite").resolve().parent
+    assert output_of(links / "librdkafka-suite", "-Q") == f"{suite} -Q\n"
+    assert "1 passed" in output_of(links / "kafka-python-suite", "-q", "test", PYTHON=sys.executable)
 
 
-def said_by(program: Path, *arguments: str, **environment: str) -> str:
+def output_of(program: Path, *arguments: str, **environment: str) -> str:
     env = dict(os.environ) | environment
     return subprocess.run([program, *arguments], check=True, capture_output=True, text=True, env=env).stdout
 
 
-def test_what_the_machine_cannot_build_is_left_out_with_a_reason(machine: dict[str, str]) -> None:
+def test_tool_is_skipped_with_a_reason_when_it_cannot_be_built(machine: dict[str, str]) -> None:
     tools = Path(machine["PATH"].split(os.pathsep)[0])
-    # A machine with these and nothing else: no mvn, no kcat, no apt-get, no compiler.
+    # A machine with only these programs: without mvn, kcat, apt-get and a compiler.
     bare = tools.parent / "bare"
     bare.mkdir()
     for name in ("sh", "sleep", "echo", "cp", "chmod", "git", "env", "tar", "gzip"):
@@ -162,13 +164,13 @@ def test_what_the_machine_cannot_build_is_left_out_with_a_reason(machine: dict[s
     (tools / "g++").unlink()
     code, out, err = run(machine | {"PATH": f"{tools}{os.pathsep}{bare}"})
     assert code == 0, err
-    assert "kafka 4.3.1 is left out: mvn is not on the PATH" in err
-    assert "kcat 1.7.1 is left out" in err
-    assert "librdkafka-suite 1.10.1 is left out: g++ is not on the PATH" in err
+    assert "kafka 4.3.1 is skipped: mvn is not on the PATH" in err
+    assert "kcat 1.7.1 is skipped" in err
+    assert "librdkafka-suite 1.10.1 is skipped: g++ is not on the PATH" in err
     assert out.count("ready") == len(PROGRAMS) - 8
 
 
-def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_done(machine: dict[str, str]) -> None:
+def test_failed_build_prints_the_log_path_and_leaves_no_files(machine: dict[str, str]) -> None:
     go = Path(machine["PATH"].split(os.pathsep)[0]) / "go"
     go.write_text(GO.replace('"install "*)', '"install "*) echo no space left >&2; exit 7 ;; "never "*)'))
     code, _, err = run(machine)
@@ -181,7 +183,7 @@ def test_a_failed_build_is_one_line_with_the_logs_path_and_leaves_nothing_half_d
     assert run(machine)[0] == 0
 
 
-def test_a_patch_that_does_not_fit_is_a_failure(machine: dict[str, str]) -> None:
+def test_build_fails_when_a_patch_does_not_apply(machine: dict[str, str]) -> None:
     (Path(machine["MODULE"]) / "server" / "leader_controller.go").write_text("something else\n")
     code, _, err = run(machine)
     assert code == 1

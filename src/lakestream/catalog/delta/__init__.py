@@ -1,8 +1,8 @@
-"""The Parquet files of a topic's Iceberg table, as a Delta table too. `follow.py` is the place to start.
+"""A Delta log over the Parquet files of a topic's Iceberg table. Read `sync.py` first.
 
-schema.py, stats.py      a table's columns and a file's statistics in Delta's words (pure)
-actions.py, state.py     what a log of Delta consists of, and what a table is after it (pure)
-steps.py                 which commits lead from there to what Iceberg lists (pure)
+schema.py, stats.py      the table's schema and the files' statistics for Delta (pure)
+actions.py, state.py     the actions of a log, and the state of a table after them (pure)
+diff.py                  the commits from that state to the files of the Iceberg table (pure)
 log.py, checkpoint.py    the log in storage
-follow.py                one after the other, for one table
+sync.py                  all steps, for one table
 """

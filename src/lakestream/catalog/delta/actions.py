@@ -1,4 +1,4 @@
-"""The lines of a commit in Delta's log, as its protocol spells them. Pure."""
+"""The actions of the Delta protocol: the lines of a commit in the log. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -10,10 +10,10 @@ from lakestream.errors import Corrupt
 PROVIDER: Final = "parquet"
 
 
-class _Shape(msgspec.Struct, frozen=True, rename="camel"): ...
+class _CamelStruct(msgspec.Struct, frozen=True, rename="camel"): ...
 
 
-class Protocol(_Shape, frozen=True, omit_defaults=True):
+class Protocol(_CamelStruct, frozen=True, omit_defaults=True):
     min_reader_version: int = msgspec.field()
     min_writer_version: int = msgspec.field()
     reader_features: tuple[str, ...] | None = None
@@ -24,15 +24,15 @@ class Protocol(_Shape, frozen=True, omit_defaults=True):
         return frozenset((*(self.reader_features or ()), *(self.writer_features or ())))
 
 
-class Format(_Shape, frozen=True):
+class FileFormat(_CamelStruct, frozen=True):
     provider: str = PROVIDER
     options: dict[str, str] = {}
 
 
-class MetaData(_Shape, frozen=True):
+class MetaData(_CamelStruct, frozen=True):
     id: str
     schema_string: str
-    format: Format = Format()
+    format: FileFormat = FileFormat()
     partition_columns: tuple[str, ...] = ()
     configuration: dict[str, str] = {}
     created_time: int | None = None
@@ -40,13 +40,13 @@ class MetaData(_Shape, frozen=True):
     description: str | None = None
 
 
-class Transaction(_Shape, frozen=True, omit_defaults=True):
+class Txn(_CamelStruct, frozen=True, omit_defaults=True):
     app_id: str
     version: int
     last_updated: int | None = None
 
 
-class Add(_Shape, frozen=True, omit_defaults=True):
+class Add(_CamelStruct, frozen=True, omit_defaults=True):
     path: str = msgspec.field()
     """Relative to the table, percent-encoded."""
     partition_values: dict[str, str | None] | None = None
@@ -55,10 +55,10 @@ class Add(_Shape, frozen=True, omit_defaults=True):
     data_change: bool | None = None
     stats: str | None = None
     deletion_vector: dict[str, Any] | None = None
-    """Of others: rows of it are deleted."""
+    """Written only by other engines: some rows of the file are deleted."""
 
 
-class Remove(_Shape, frozen=True, omit_defaults=True):
+class Remove(_CamelStruct, frozen=True, omit_defaults=True):
     path: str = msgspec.field()
     deletion_timestamp: int | None = None
     data_change: bool | None = None
@@ -67,13 +67,13 @@ class Remove(_Shape, frozen=True, omit_defaults=True):
     size: int | None = None
 
 
-class Action(_Shape, frozen=True, omit_defaults=True):
-    """One of them; those that say nothing of what a table is are left out."""
+class Action(_CamelStruct, frozen=True, omit_defaults=True):
+    """A line of a commit: one of its fields is set. Actions that do not change the table's state are not modelled."""
 
     commit_info: dict[str, Any] | None = None
     protocol: Protocol | None = None
     meta_data: MetaData | None = None
-    txn: Transaction | None = None
+    txn: Txn | None = None
     add: Add | None = None
     remove: Remove | None = None
 
@@ -92,12 +92,12 @@ def decoded(body: bytes, name: str) -> Iterator[Action]:
             try:
                 yield _decode(line)
             except msgspec.MsgspecError as error:
-                raise Corrupt(f"{name} is no commit of a Delta table: {error}") from error
+                raise Corrupt(f"{name} is not a commit of a Delta table: {error}") from error
 
 
 def converted(fields: Mapping[str, Any], kind: Any, name: str) -> Any:
-    """What a checkpoint has of an action."""
+    """Converts an action of a checkpoint."""
     try:
         return msgspec.convert(fields, kind)
     except msgspec.MsgspecError as error:
-        raise Corrupt(f"{name} is no checkpoint of a Delta table: {error}") from error
+        raise Corrupt(f"{name} is not a checkpoint of a Delta table: {error}") from error

@@ -1,6 +1,6 @@
-"""A Delta table's state as a Parquet file, so that readers need not read the log from its start. Blocks.
+"""Reads and writes checkpoints: the state of a Delta table as a Parquet file. Blocks.
 
-What was removed is not in ours: that is kept for VACUUM, and here Iceberg's maintenance removes files.
+Checkpoints written here have no remove actions: those serve VACUUM, and Iceberg's maintenance deletes the files.
 """
 
 import io
@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from lakestream.catalog.delta.actions import Action, Add, MetaData, Protocol, Transaction, converted
-from lakestream.catalog.delta.state import State
+from lakestream.catalog.delta.actions import Action, Add, MetaData, Protocol, Txn, converted
+from lakestream.catalog.delta.state import DeltaState
 from lakestream.errors import Corrupt
 
 _TEXTS: Final = pa.map_(pa.string(), pa.string())
@@ -65,22 +65,22 @@ _SCHEMA: Final = pa.schema(
         ),
     ]
 )
-_KINDS: Final = {"txn": Transaction, "add": Add, "metaData": MetaData, "protocol": Protocol}
+_KINDS: Final = {"txn": Txn, "add": Add, "metaData": MetaData, "protocol": Protocol}
 _NAMES: Final = {"txn": "txn", "add": "add", "metaData": "meta_data", "protocol": "protocol"}
 _MAPS: Final = ("partitionValues", "configuration", "options")
 
 
-def checkpoint_of(state: State) -> tuple[bytes, int]:
-    """The file, and how many actions are in it."""
+def write_checkpoint_file(state: DeltaState) -> tuple[bytes, int]:
+    """Returns the file and the number of its actions."""
     rows = list(_rows(state))
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, _SCHEMA), sink, compression="snappy", store_schema=False)
     return sink.getvalue(), len(rows)
 
 
-def _rows(state: State) -> Iterator[dict[str, Any]]:
+def _rows(state: DeltaState) -> Iterator[dict[str, Any]]:
     if state.protocol is None or state.metadata is None:
-        raise ValueError("a table that is not there has no checkpoint")
+        raise ValueError("a table without protocol and metadata cannot have a checkpoint")
     protocol, metadata = state.protocol, state.metadata
     yield {
         "protocol": {
@@ -117,28 +117,28 @@ def _rows(state: State) -> Iterator[dict[str, Any]]:
         }
 
 
-def state_at(version: int, bodies: Iterable[bytes], name: str) -> State:
-    """Of a checkpoint, ours or others', in one part or in several."""
+def read_checkpoint_file(version: int, bodies: Iterable[bytes], name: str) -> DeltaState:
+    """Returns the state of a checkpoint of any writer, in one or several parts."""
     actions: list[Action] = []
     for body in bodies:
         try:
             file = pq.ParquetFile(io.BytesIO(body))
-            there = [column for column in _KINDS if column in file.schema_arrow.names]
-            rows = file.read(columns=there).to_pylist()
+            present = [column for column in _KINDS if column in file.schema_arrow.names]
+            rows = file.read(columns=present).to_pylist()
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise Corrupt(f"{name} is no checkpoint of a Delta table: {error}") from error
+            raise Corrupt(f"{name} is not a checkpoint of a Delta table: {error}") from error
         for row in rows:
             actions += [
                 Action(**{_NAMES[column]: converted(_plain(row[column]), _KINDS[column], name)})
-                for column in there
+                for column in present
                 if row[column] is not None and any(value is not None for value in row[column].values())
             ]
-    state = State().after(version, actions)
-    return State(version, state.protocol, state.metadata, state.transactions, state.files, version)
+    state = DeltaState().after(version, actions)
+    return DeltaState(version, state.protocol, state.metadata, state.transactions, state.files, version)
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Maps are lists of pairs in Arrow; what is not there counts as not said."""
+    """Converts maps, which are lists of pairs in Arrow, and leaves out null fields."""
     found: dict[str, Any] = {}
     for name, value in fields.items():
         if isinstance(value, dict):

@@ -1,11 +1,12 @@
-"""A table's columns in Delta's words. Pure.
+"""Converts a table's schema to Delta's. Pure, except `check_delta`.
 
-Where a column is called in the table as it is in the files, Delta needs to know nothing more, and every reader of Delta
-can read the table. Only where a name differs (a column was renamed, or took the name of a dropped one), or is one that
-Delta does not allow, columns are mapped: then the schema says of each what it is called in the files. By name, not by
-field id: DuckDB and delta-rs go by the name in either mode.
+While all columns have the same names in the table and in its files, every reader of Delta can read the table. If a name
+differs (a column was renamed, or has the name of a dropped one), or Delta does not allow it, column mapping is enabled:
+then the schema has the name in files of each column. The mode is `name`, not `id`: DuckDB and delta-rs use the name in
+either mode.
 
-All columns may be null: that they never are is held by who writes the table, and one feature of Delta less is wanted.
+All columns are nullable. Writers of the table ensure that required columns are not null, and Delta needs one feature
+less.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,15 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from lakestream.catalog.parquet_names import fields_of
-from lakestream.catalog.shapes import Json
+from lakestream.catalog.catalog import Catalog
+from lakestream.catalog.errors import NoSuchTable
+from lakestream.catalog.table_metadata.json_model import Json, schema_of
+from lakestream.catalog.topic_table.field_names import fields_of
+from lakestream.errors import Misconfigured
 
 MAPPING_MODE: Final = "delta.columnMapping.mode"
 MAPPING_ID_MAX: Final = "delta.columnMapping.maxColumnId"
 _MAPPED_ID: Final = "delta.columnMapping.id"
 _MAPPED_NAME: Final = "delta.columnMapping.physicalName"
 _OUR_ID: Final = "lakestream.id"
-"""Where columns are not mapped: Iceberg's field id, to know a column again that was renamed."""
+"""Iceberg's field id without column mapping, by which a renamed column is found."""
 COLUMN_MAPPING: Final = "columnMapping"
 TIMESTAMP_NTZ: Final = "timestampNtz"
 
@@ -39,18 +43,18 @@ _PRIMITIVES: Final = {
     "uuid": "binary",
 }
 _NOT_ALLOWED: Final = frozenset(" ,;{}()\n\t=")
-"""In names of columns that are not mapped."""
+"""In column names without column mapping."""
 
 
-def unsayable(schema: Json) -> list[str]:
-    """Why a table with these columns cannot be a Delta table; empty: it can."""
+def unsupported_columns(schema: Json) -> list[str]:
+    """Returns why a table with these columns cannot be a Delta table; empty if it can."""
     return [*_unknown_types(schema, ""), *_same_names(schema)]
 
 
 def _unknown_types(kind: Any, path: str) -> Iterator[str]:
     if isinstance(kind, str):
         if _primitive(kind) is None:
-            yield f"column {path} is of type {kind}, which Delta does not have"
+            yield f"column {path} has the type {kind}, which Delta does not support"
         return
     match kind.get("type", "struct"):
         case "list":
@@ -62,7 +66,7 @@ def _unknown_types(kind: Any, path: str) -> Iterator[str]:
             for field in kind["fields"]:
                 inner = f"{path}.{field['name']}" if path else field["name"]
                 if field.get("initial-default") is not None:
-                    yield f"column {inner} has a default for rows that are older than it, which Delta does not have"
+                    yield f"column {inner} has an initial default, which Delta does not support"
                 yield from _unknown_types(field["type"], inner)
 
 
@@ -72,7 +76,7 @@ def _same_names(schema: Json) -> Iterator[str]:
         name = field["name"]
         before = seen.setdefault((above, name.lower()), name)
         if before != name:
-            yield f"columns {before} and {name} differ in case only, which is no difference to Delta"
+            yield f"columns {before} and {name} differ only in case, which Delta does not support"
 
 
 def _primitive(kind: str) -> str | None:
@@ -83,15 +87,15 @@ def _primitive(kind: str) -> str | None:
 
 class DeltaSchema(msgspec.Struct, frozen=True):
     text: str
-    """As JSON."""
+    """In JSON."""
     features: tuple[str, ...]
-    """Of Delta that a reader must know, beyond the first version."""
+    """Table features that a reader must support, beyond the first protocol version."""
     settings: dict[str, str]
-    """Of the table."""
+    """Table properties."""
 
 
 def delta_schema(schema: Json, names: Mapping[int, str], mapped: bool = False) -> DeltaSchema:
-    """`names`: in the files, by field id. `mapped`: columns have been mapped before, so they stay so."""
+    """Converts a schema. `names`: in files, by field id. `mapped`: column mapping is enabled already, and stays."""
     mapped = mapped or any(
         names[field["id"]] != field["name"] or _NOT_ALLOWED & set(field["name"]) for _, field in fields_of(schema)
     )
@@ -107,7 +111,7 @@ def delta_schema(schema: Json, names: Mapping[int, str], mapped: bool = False) -
 
 
 def _all_types(schema: Json) -> Iterator[Json]:
-    """Whatever has a type: fields, elements, keys, values."""
+    """Yields the types of all fields, elements, keys and values."""
 
     def inside(kind: Any) -> Iterator[Json]:
         if not isinstance(kind, dict):
@@ -129,12 +133,12 @@ def _struct(kind: Json, names: Mapping[int, str], mapped: bool) -> Json:
 
 
 def _field(field: Json, names: Mapping[int, str], mapped: bool) -> Json:
-    said: Json = {_OUR_ID: field["id"]}
+    metadata: Json = {_OUR_ID: field["id"]}
     if mapped:
-        said = {_MAPPED_ID: field["id"], _MAPPED_NAME: names[field["id"]]}
+        metadata = {_MAPPED_ID: field["id"], _MAPPED_NAME: names[field["id"]]}
     if field.get("doc"):
-        said["comment"] = field["doc"]
-    return {"name": field["name"], "type": _type(field["type"], names, mapped), "nullable": True, "metadata": said}
+        metadata["comment"] = field["doc"]
+    return {"name": field["name"], "type": _type(field["type"], names, mapped), "nullable": True, "metadata": metadata}
 
 
 def _type(kind: Any, names: Mapping[int, str], mapped: bool) -> Any:
@@ -154,20 +158,33 @@ def _type(kind: Any, names: Mapping[int, str], mapped: bool) -> Any:
             return _struct(kind, names, mapped)
 
 
-def names_said(text: str) -> dict[int, str]:
-    """What a Delta schema of ours says that columns are called in files, by field id: files in the table have them
-    under these names, so that is settled."""
-    return dict(_said(msgspec.json.decode(text)))
+def physical_names(text: str) -> dict[int, str]:
+    """Returns the names in files of a Delta schema that was written here, by field id. Existing files have them."""
+    return dict(_physical_names(msgspec.json.decode(text)))
 
 
-def _said(kind: Any) -> Iterator[tuple[int, str]]:
+def _physical_names(kind: Any) -> Iterator[tuple[int, str]]:
     if not isinstance(kind, dict):
         return
     for field in kind.get("fields", ()):
-        said = field.get("metadata") or {}
-        number = said.get(_MAPPED_ID, said.get(_OUR_ID))
+        metadata = field.get("metadata") or {}
+        number = metadata.get(_MAPPED_ID, metadata.get(_OUR_ID))
         if isinstance(number, int):
-            yield number, said.get(_MAPPED_NAME, field["name"])
-        yield from _said(field["type"])
+            yield number, metadata.get(_MAPPED_NAME, field["name"])
+        yield from _physical_names(field["type"])
     for part in ("elementType", "keyType", "valueType"):
-        yield from _said(kind.get(part))
+        yield from _physical_names(kind.get(part))
+
+
+async def check_delta(catalog: Catalog, topic_id: str) -> None:
+    """Raises Misconfigured if the topic's table has columns that Delta does not support.
+
+    Called when the setting is changed, to reject it immediately. A topic may have no table yet.
+    """
+    try:
+        loaded = await catalog.load_id(topic_id)
+    except NoSuchTable:
+        return
+    if reasons := unsupported_columns(schema_of(loaded.metadata)):
+        more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        raise Misconfigured(f"topic setting lakestream.table.formats cannot have delta: {reasons[0]}{more}")

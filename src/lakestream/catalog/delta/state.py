@@ -1,4 +1,4 @@
-"""What a Delta table is after a commit: the fold of its log. Pure."""
+"""The state of a Delta table at a version, computed from its log. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -7,28 +7,28 @@ from typing import Final
 from lakestream.catalog.delta.actions import Action, Add, MetaData, Protocol
 from lakestream.catalog.delta.schema import COLUMN_MAPPING, MAPPING_MODE, TIMESTAMP_NTZ
 
-NOTHING: Final = -1
-"""The version of a table that is not there yet."""
+NO_VERSION: Final = -1
+"""The version of a table that does not exist."""
 KNOWN_FEATURES: Final = frozenset((COLUMN_MAPPING, TIMESTAMP_NTZ, "appendOnly", "invariants", "checkConstraints"))
-"""What others may have switched on without our commits becoming wrong: they give no new meaning to files."""
+"""Features that other engines may enable. They do not change how files are read, so commits stay valid."""
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    version: int = NOTHING
+class DeltaState:
+    version: int = NO_VERSION
     protocol: Protocol | None = None
     metadata: MetaData | None = None
     transactions: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, Add] = field(default_factory=dict)
     """By path."""
-    checkpoint: int = NOTHING
-    """The newest that is known."""
+    checkpoint: int = NO_VERSION
+    """The version of the newest known checkpoint."""
 
     @property
     def is_mapped(self) -> bool:
         return self.metadata is not None and self.metadata.configuration.get(MAPPING_MODE, "none") != "none"
 
-    def after(self, version: int, actions: Iterable[Action]) -> "State":
+    def after(self, version: int, actions: Iterable[Action]) -> "DeltaState":
         protocol, metadata = self.protocol, self.metadata
         transactions, files = dict(self.transactions), dict(self.files)
         for action in actions:
@@ -44,12 +44,12 @@ class State:
             self, version=version, protocol=protocol, metadata=metadata, transactions=transactions, files=files
         )
 
-    def strange(self) -> str:
-        """What somebody has made of the table that we cannot go on with; empty: nothing."""
+    def unsupported(self) -> str:
+        """Returns why commits to the table are not possible; empty if they are. Another engine changed the table."""
         if self.protocol is None or self.metadata is None:
-            return "" if self.version == NOTHING else "its log does not say what it is"
+            return "" if self.version == NO_VERSION else "its log has no protocol or metadata action"
         if others := sorted(self.protocol.features - KNOWN_FEATURES):
-            return f"somebody switched on its feature {others[0]}"
+            return f"an engine enabled its table feature {others[0]}"
         if self.metadata.partition_columns:
-            return "somebody partitioned it"
+            return "an engine partitioned it"
         return ""

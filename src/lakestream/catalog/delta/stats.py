@@ -1,8 +1,8 @@
-"""What a manifest of Iceberg says of a file's columns, as Delta says it of a file: JSON beside its path. Pure.
+"""Converts the column statistics of an Iceberg manifest entry to Delta's statistics of a file, in JSON. Pure.
 
-By the names that columns have in the files. A bound may be left out, or wider than the values, never narrower; times
-end with the millisecond in Delta, so the upper one is rounded up. Of bytes and of booleans Delta keeps none. Numbers
-with a fraction have one only where it is known that none of them is NaN: to Spark that is the largest.
+Columns have their names in files. A bound may be absent, or wider than the values, but never narrower: Delta's
+timestamps have milliseconds, so an upper bound is rounded up. Delta has no bounds of binaries and booleans. Floats and
+doubles have bounds only if no value is NaN, which is the largest value in Spark.
 """
 
 import math
@@ -14,20 +14,20 @@ from typing import Any, Final
 
 import msgspec
 
-from lakestream.catalog import manifest_schemas as f
-from lakestream.catalog.shapes import Json
+from lakestream.catalog.manifests import avro_schemas as f
+from lakestream.catalog.table_metadata.json_model import Json
 
 NAN_COUNTS: Final = 137
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND_US: Final = 1_000
 _DIGITS: Final = Context(prec=40)
-"""More than a decimal has: Python's own are 28, and would round a bound to the wrong side."""
+"""More digits than a decimal has. Python's default of 28 could round a bound to the wrong side."""
 
 
 def stats_of(data_file: Mapping[int, Any], schema: Json, names: Mapping[int, str]) -> str:
-    """`data_file`: as the entry of a manifest has it, by field id."""
-    said: Json = {"numRecords": data_file[f.RECORD_COUNT]}
+    """Returns the statistics. `data_file`: of a manifest entry, by field id."""
+    stats: Json = {"numRecords": data_file[f.RECORD_COUNT]}
     nulls = data_file.get(f.NULL_COUNTS) or {}
     lower, upper = data_file.get(f.LOWER_BOUNDS) or {}, data_file.get(f.UPPER_BOUNDS) or {}
     nans = data_file.get(NAN_COUNTS) or {}
@@ -40,12 +40,12 @@ def stats_of(data_file: Mapping[int, Any], schema: Json, names: Mapping[int, str
 
     for name, fact in (("minValues", low), ("maxValues", high), ("nullCount", lambda one: nulls.get(one["id"]))):
         if found := _tree(schema, names, fact):
-            said[name] = found
-    return _encode(said).decode()
+            stats[name] = found
+    return _encode(stats).decode()
 
 
 def _tree(kind: Json, names: Mapping[int, str], fact: Any) -> Json:
-    """Of the leaves that a row has once: what is in lists and maps is not counted in rows."""
+    """Returns the values of leaf columns outside of lists and maps."""
     found: Json = {}
     for field in kind["fields"]:
         if isinstance(field["type"], str):
@@ -66,7 +66,7 @@ def _bound(field: Json, bounds: Mapping[int, bytes], nans: Mapping[int, int], *,
     try:
         return _value(kind, bytes(raw), is_upper)
     except (ValueError, OverflowError, struct.error):
-        return None  # of a time that has no date, of bytes that are no text: then there is none
+        return None  # a time out of Python's range, or bytes that are not UTF-8
 
 
 def _value(kind: str, raw: bytes, is_upper: bool) -> Any:
@@ -89,9 +89,9 @@ def _value(kind: str, raw: bytes, is_upper: bool) -> Any:
 
 
 def _number(raw: bytes) -> int:
-    """Also of a column that was narrower when the file was written."""
+    """Decodes a bound, also of a column that was int when the file was written."""
     if len(raw) not in (4, 8):
-        raise ValueError("no number")
+        raise ValueError("not a number")
     return int.from_bytes(raw, "little", signed=True)
 
 

@@ -1,8 +1,8 @@
-"""What `spark-submit` is given: the command `lakestream pipeline`, on the Spark that spark-submit has started.
+"""Script for `spark-submit`: runs `lakestream pipeline` on the Spark that spark-submit has started.
 
     spark-submit --master spark://host:7077 …/lakestream/cli/submit/pipeline.py --metadata oxia://… --storage s3://…
 
-In a folder of its own: Spark puts that folder in front of where modules are looked for, on every machine.
+It is in its own folder because Spark puts the script's folder first in the module search path, on every machine.
 """
 
 import sys

@@ -1,0 +1,1 @@
+"""Consumer groups of both protocols, and their committed offsets."""

@@ -1,10 +1,9 @@
-"""Who gets which partition, decided by the coordinator for groups of the new protocol. Pure, and the same for the same
-input, whichever broker computes it.
+"""Server-side assignors of the consumer protocol. Pure, and deterministic: every broker computes the same assignment.
 
-- **uniform**: everybody has the same number, or one more, as far as subscriptions allow; nobody loses a partition
-  without need.
-- **range**: of each topic everybody has a range, in the order of the members: topics of as many partitions are split
-  alike, so that what belongs together meets in one member.
+- **uniform**: all members get the same number of partitions, or one more, as far as subscriptions allow. No partition
+  moves without need.
+- **range**: each member gets a range of each topic, in the order of the members. Topics with the same number of
+  partitions are split in the same way, so that partitions with the same number belong to one member.
 """
 
 import heapq
@@ -17,142 +16,143 @@ from lakestream.model import PartitionId
 
 
 class Subscriber(NamedTuple):
-    """A member as an assignor sees it."""
+    """The input of an assignor for one member."""
 
     topic_ids: frozenset[str]
     instance_id: str | None = None
     before: Partitions = NOTHING
-    """What it was given the last time."""
+    """Its previous target."""
 
 
 Assigned: TypeAlias = dict[str, Partitions]
 """By member."""
 Assignor: TypeAlias = Callable[[Mapping[str, Subscriber], Mapping[str, int]], Assigned]
-"""Members, and how many partitions each topic has."""
+"""From members, and the number of partitions of each topic."""
 
 
 def uniform(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assigned:
-    shares = _Shares(members, counts)
-    shares.keep()
-    shares.hand_out()
-    shares.level()
-    return shares.assigned()
+    assignment = _UniformAssignment(members, counts)
+    assignment.keep()
+    assignment.assign_free()
+    assignment.level()
+    return assignment.assigned()
 
 
 def range_(members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> Assigned:
     assigned: dict[str, set[PartitionId]] = {member_id: set() for member_id in members}
     for topic_id, count in sorted(counts.items()):
-        takers = [
-            who for who in sorted(members, key=lambda who: _rank(who, members)) if topic_id in members[who].topic_ids
-        ]
+        ranked = sorted(members, key=lambda member_id: _rank(member_id, members))
+        subscribers = [member_id for member_id in ranked if topic_id in members[member_id].topic_ids]
         start = 0
-        for place, member_id in enumerate(takers):
-            end = start + count // len(takers) + (place < count % len(takers))
+        for index, member_id in enumerate(subscribers):
+            end = start + count // len(subscribers) + (index < count % len(subscribers))
             assigned[member_id].update(PartitionId(topic_id, number) for number in range(start, end))
             start = end
     return {member_id: frozenset(partitions) for member_id, partitions in assigned.items()}
 
 
 ASSIGNORS: Final[dict[str, Assignor]] = {"uniform": uniform, "range": range_}
-"""The first one is taken where nobody asks for another."""
+"""The first one is the default."""
 
 
 def _rank(member_id: str, members: Mapping[str, Subscriber]) -> tuple[bool, str]:
-    """Static members first: they come back under another id and keep their place."""
+    """Orders static members first: they rejoin with another member id and keep their rank."""
     instance_id = members[member_id].instance_id
     return (instance_id is None, instance_id or member_id)
 
 
-class _Shares:
-    """What everybody has, while it is being dealt out."""
+class _UniformAssignment:
+    """The assignment under construction."""
 
     def __init__(self, members: Mapping[str, Subscriber], counts: Mapping[str, int]) -> None:
         self._members = members
         self._counts = counts
-        self._has: dict[str, set[PartitionId]] = {member_id: set() for member_id in sorted(members)}
+        self._owned: dict[str, set[PartitionId]] = {member_id: set() for member_id in sorted(members)}
         self._free: list[PartitionId] = []
-        self._takers: dict[str, list[str]] = defaultdict(list)
-        self._queues: dict[str, list[tuple[int, str]]] = {}  # by topic: how many each of its takers has, least first
+        self._subscribers: dict[str, list[str]] = defaultdict(list)
+        self._queues: dict[str, list[tuple[int, str]]] = {}  # by topic: heap of (partition count, subscriber)
         self._shared: dict[tuple[str, ...], list[tuple[int, str]]] = {}
         self._queues_of: dict[str, list[list[tuple[int, str]]]] = defaultdict(list)
-        for member_id in self._has:
+        for member_id in self._owned:
             for topic_id in members[member_id].topic_ids:
-                self._takers[topic_id].append(member_id)
+                self._subscribers[topic_id].append(member_id)
 
     def keep(self) -> None:
-        """Everybody what he had, as far as it is still there and still his to have, and he has not more than is fair
-        where all want the same; the rest is free."""
+        """Keeps previous partitions that still exist and are still subscribed to; all others are free.
+
+        Where all members subscribe to the same topics, no member keeps more than its fair number."""
         taken: set[PartitionId] = set()
-        fair = self._fair_shares()
-        for member_id, has in self._has.items():
+        fair = self._fair_counts()
+        for member_id, owned in self._owned.items():
             member = self._members[member_id]
             for partition in sorted(member.before):
                 count = self._counts.get(partition.topic_id, 0)
-                wanted = partition.topic_id in member.topic_ids and partition.number < count
-                if wanted and partition not in taken and len(has) < fair.get(member_id, len(member.before)):
-                    has.add(partition)
+                is_assignable = partition.topic_id in member.topic_ids and partition.number < count
+                if is_assignable and partition not in taken and len(owned) < fair.get(member_id, len(member.before)):
+                    owned.add(partition)
                     taken.add(partition)
         for topic_id, count in sorted(self._counts.items()):
-            if self._takers.get(topic_id):
+            if self._subscribers.get(topic_id):
                 numbered = (PartitionId(topic_id, number) for number in range(count))
                 self._free += [partition for partition in numbered if partition not in taken]
 
-    def _fair_shares(self) -> dict[str, int]:
-        """How many each may keep, where all subscribe to the same topics: those who had most keep the odd ones."""
+    def _fair_counts(self) -> dict[str, int]:
+        """Returns how many partitions each member may keep, or nothing if the members' subscriptions differ.
+
+        If the partitions cannot be divided evenly, the members that had most keep one more."""
         if len({member.topic_ids for member in self._members.values()}) != 1:
             return {}
         topic_ids = next(iter(self._members.values())).topic_ids
         total = sum(self._counts.get(topic_id, 0) for topic_id in topic_ids)
         least, odd = divmod(total, len(self._members))
-        by_need = sorted(self._has, key=lambda member_id: (-len(self._members[member_id].before), member_id))
-        return {member_id: least + (place < odd) for place, member_id in enumerate(by_need)}
+        by_need = sorted(self._owned, key=lambda member_id: (-len(self._members[member_id].before), member_id))
+        return {member_id: least + (index < odd) for index, member_id in enumerate(by_need)}
 
-    def hand_out(self) -> None:
-        """What is free goes to whoever has least of those who may have it: what few may have goes first."""
-        for partition in sorted(self._free, key=lambda one: (len(self._takers[one.topic_id]), one)):
-            self._give(partition, self._least(partition.topic_id))
+    def assign_free(self) -> None:
+        """Gives each free partition to the subscriber with fewest. Topics with fewest subscribers go first."""
+        for partition in sorted(self._free, key=lambda one: (len(self._subscribers[one.topic_id]), one)):
+            self._assign(partition, self._least(partition.topic_id))
 
     def level(self) -> None:
-        """Move single partitions from those who have more to those who have two less, until there are none."""
+        """Moves single partitions to subscribers that have at least two fewer, until there are none."""
         moved = True
         while moved:
             moved = False
-            for member_id in sorted(self._has, key=lambda one: (-len(self._has[one]), one)):
-                for partition in sorted(self._has[member_id]):
+            for member_id in sorted(self._owned, key=lambda one: (-len(self._owned[one]), one)):
+                for partition in sorted(self._owned[member_id]):
                     least = self._least(partition.topic_id)
-                    if len(self._has[least]) + 1 < len(self._has[member_id]):
-                        self._has[member_id].remove(partition)
-                        self._note(member_id)
-                        self._give(partition, least)
+                    if len(self._owned[least]) + 1 < len(self._owned[member_id]):
+                        self._owned[member_id].remove(partition)
+                        self._update_queues(member_id)
+                        self._assign(partition, least)
                         moved = True
 
-    def _give(self, partition: PartitionId, member_id: str) -> None:
-        self._has[member_id].add(partition)
-        self._note(member_id)
+    def _assign(self, partition: PartitionId, member_id: str) -> None:
+        self._owned[member_id].add(partition)
+        self._update_queues(member_id)
 
-    def _note(self, member_id: str) -> None:
+    def _update_queues(self, member_id: str) -> None:
         for queue in self._queues_of[member_id]:
-            heapq.heappush(queue, (len(self._has[member_id]), member_id))
+            heapq.heappush(queue, (len(self._owned[member_id]), member_id))
 
     def _least(self, topic_id: str) -> str:
-        """Who has least of those who may have the topic. What a queue says of somebody may be old: then it says it
-        again, further back."""
+        """Returns the subscriber with fewest partitions. Entries of a heap may be stale: a newer one follows then."""
         queue = self._queues.get(topic_id)
         if queue is None:
-            queue = self._queues[topic_id] = self._queue_of(tuple(self._takers[topic_id]))
-        while queue[0][0] != len(self._has[queue[0][1]]):
+            queue = self._queues[topic_id] = self._queue_of(tuple(self._subscribers[topic_id]))
+        while queue[0][0] != len(self._owned[queue[0][1]]):
             heapq.heappop(queue)
         return queue[0][1]
 
-    def _queue_of(self, takers: tuple[str, ...]) -> list[tuple[int, str]]:
-        """Topics with the same subscribers share one."""
-        queue = self._shared.get(takers)
+    def _queue_of(self, subscribers: tuple[str, ...]) -> list[tuple[int, str]]:
+        """Returns the heap of these subscribers, which all topics with the same subscribers share."""
+        queue = self._shared.get(subscribers)
         if queue is None:
-            queue = self._shared[takers] = [(len(self._has[member_id]), member_id) for member_id in takers]
+            queue = self._shared[subscribers] = [(len(self._owned[member_id]), member_id) for member_id in subscribers]
             heapq.heapify(queue)
-            for member_id in takers:
+            for member_id in subscribers:
                 self._queues_of[member_id].append(queue)
         return queue
 
     def assigned(self) -> Assigned:
-        return {member_id: frozenset(has) for member_id, has in self._has.items()}
+        return {member_id: frozenset(owned) for member_id, owned in self._owned.items()}

@@ -1,2 +1,1 @@
-"""Transactions: `machine.py` decides, purely; `coordinator.py` stores what was decided and does it; `patrol.py` looks
-for those that nobody ends."""
+"""Transactions: their state machine, completion (markers and offsets) and expiration."""

@@ -1,67 +1,75 @@
-"""Transactions as this broker serves them: as the coordinator of some ids, and as one that writes batches of any.
+"""Transactions of this broker: of the ids that it coordinates, and of the batches that it appends for any id.
 
-Before: protocol/kafka/handlers.  After: machine.py decides, shelf.py stores, ending.py does it, patrol.py looks after
-what nobody ends.
+Before: protocol/kafka/handlers.  After: state_machine.py decides, record_cache.py stores decisions, completion.py
+completes them, expiration.py aborts transactions that time out.
 
 No broker calls another one. The coordinator of an id is a live broker, chosen by rendezvous hash, so that its producer
-has somebody to ask and time-outs are looked after once. It owns nothing: the record in the store, under
-compare-and-set, is the truth, and two that both believe to be chosen do no harm.
+sends all requests to one broker and one broker checks for timeouts. It holds no exclusive state: the record in the
+store, changed by compare-and-set, is authoritative, and two brokers that both consider themselves the coordinator do no
+harm.
 
-A batch may come to any broker. Which transaction it belongs to is known there from memory, or read; before the first
-one is appended to a log, the record is read once more (`transaction_of`), after the log was seen up to its end: only
-while the record says that the transaction is open, with this log in it, can it begin there. Whoever ends it later knows
-of this log, and its marker comes behind the batch; a marker that was first takes the batch's place in the log, and the
-batch is refused.
+A producer may send a batch to any broker, which finds the transaction in its cache or in the store. Before the first
+batch of a transaction is appended to a partition, the record is read once more (`transaction_of`), after the partition
+was read up to its end: the transaction can begin there only while the record is open and contains the partition.
+Therefore any broker that ends the transaction later writes its marker into this partition, after the batch. If the
+marker was written first, it has the batch's offset, and the batch is rejected.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
+from lakestream.aio.gather import gather_limited
+from lakestream.aio.single_flight import Coalescer
 from lakestream.clock import Clock
 from lakestream.coordination import placement
-from lakestream.coordination.cluster import ClusterView
-from lakestream.coordination.looks import Looks
-from lakestream.coordination.transactions import machine
-from lakestream.coordination.transactions.ending import Endings
-from lakestream.coordination.transactions.machine import CLASSIC, EPOCH_LAST, IMPLICIT, Busy
-from lakestream.coordination.transactions.patrol import Patrol
-from lakestream.coordination.transactions.shelf import Decide, Shelf
+from lakestream.coordination.broker_registration import BrokerRegistration
+from lakestream.coordination.metadata_cache import MetadataCache
+from lakestream.coordination.transactions import state_machine
+from lakestream.coordination.transactions.completion import TransactionCompleter
+from lakestream.coordination.transactions.expiration import TransactionExpirer
+from lakestream.coordination.transactions.id_limits import TransactionalIdLimits
+from lakestream.coordination.transactions.record_cache import Decide, TransactionRecordCache
+from lakestream.coordination.transactions.state_machine import CLASSIC, EPOCH_LAST, IMPLICIT, Busy
 from lakestream.data.log.log import Log
 from lakestream.errors import Fenced, LakestreamError, Rejected, Unavailable
 from lakestream.metadata.brokers import Broker
 from lakestream.metadata.claims import BatchInfo
 from lakestream.metadata.cluster import Cluster
 from lakestream.metadata.store import MetadataStore
-from lakestream.metadata.transactions import Identity, Known, PendingOffset, Transaction, Transactions
+from lakestream.metadata.transactions import Identity, PendingOffset, StoredTransaction, Transaction, Transactions
 from lakestream.model import PartitionId
-from lakestream.storage.together import together
 
 BUSY_MS: Final = 1_000
-"""So long a request waits for the transaction before it to end, before the client is told to come again."""
-LOOK_MS: Final = 50
-"""Of a transaction that another broker ends there may be no news."""
+"""How long a request waits for the previous transaction to complete, before the client gets CONCURRENT_TRANSACTIONS."""
+RETRY_MS: Final = 50
+"""A transaction that another broker completes may cause no notification here."""
 PRODUCERS_MAX: Final = 100_000
 LOADS_AT_ONCE: Final = 64
 NO_ID: Final = -1
 
 
 class NotCoordinator(Unavailable):
-    """Find out who is."""
+    """The client must find the coordinator again."""
 
 
-class NamedTransaction(NamedTuple):
+class _OpenTransaction(NamedTuple):
+    producer_id: int
+    number: int
+
+
+class CoordinatedTransaction(NamedTuple):
     transactional_id: str
     record: Transaction
 
 
 class TransactionFigures(NamedTuple):
-    """Of the ids that this broker coordinates."""
+    """Counts of the transactions that this broker coordinates."""
 
     open: int
     overdue: int
     oldest_ms: int
-    ending: int
+    completing: int
     committed: int
     aborted: int
     timed_out: int
@@ -72,273 +80,303 @@ class TransactionCoordinator:
         self,
         store: MetadataStore,
         log: Log,
-        view: ClusterView,
-        who: Callable[[], Broker],
-        is_seen: Callable[[], bool],
+        metadata_cache: MetadataCache,
+        registration: BrokerRegistration,
         cluster: Cluster,
         clock: Clock,
+        id_limits: TransactionalIdLimits | None = None,
     ) -> None:
         self._records = Transactions(store)
-        self._shelf = Shelf(self._records, clock)
-        self.endings = Endings(self._shelf, self._records, log, clock)
-        self._view = view
-        self._who = who
-        self._is_seen = is_seen
+        self._cache = TransactionRecordCache(self._records, clock)
+        self.completer = TransactionCompleter(self._cache, self._records, log, clock)
+        self._metadata_cache = metadata_cache
+        self._registration = registration
         self._cluster = cluster
         self._clock = clock
-        self.patrol = Patrol(self._shelf, self._records, self.endings, clock, self.is_mine, lambda: view.brokers)
-        self._looks: Looks[Known | None] = Looks()
-        self._pending_looks: Looks[frozenset[PartitionId]] = Looks()
-        self._ids: dict[int, str] = {}  # by producer id; the least recent first
-        self._noted: dict[tuple[str, str, int], None] = {}  # group, transactional id, producer id
+        self.id_limits = id_limits or TransactionalIdLimits(clock)
+        self.expirer = TransactionExpirer(
+            self._cache, self._records, self.completer, clock, self.coordinates, metadata_cache, self.id_limits
+        )
+        self._record_reads: Coalescer[str, StoredTransaction | None] = Coalescer("transactions.read")
+        self._pending_reads: Coalescer[str, frozenset[PartitionId]] = Coalescer("transactions.read_pending")
+        self._transactional_ids: dict[int, str] = {}  # by producer id; least recently used first
+        self._registered_groups: dict[tuple[str, str], _OpenTransaction] = {}  # by group and transactional id
 
     def start(self) -> None:
-        self.patrol.start()
+        self.expirer.start()
 
     async def close(self) -> None:
-        await self.patrol.close()
-        await self.endings.close()
-        await self._looks.close()
-        await self._pending_looks.close()
+        await self.expirer.close()
+        await self.completer.close()
+        await self._record_reads.close()
+        await self._pending_reads.close()
 
     def figures(self) -> TransactionFigures:
-        endings = self.endings
+        completer = self.completer
         return TransactionFigures(
-            *self.patrol.figures(), len(endings), endings.committed, endings.aborted, self.patrol.timed_out
+            *self.expirer.figures(), len(completer), completer.committed, completer.aborted, self.expirer.timed_out
         )
 
-    # ── whose an id is ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── choice of the coordinator ────────────────────────────────────────────────────────────────────────────────────
 
     def coordinator_of(self, transactional_id: str) -> Broker:
-        return placement.chosen(f"transaction:{transactional_id}", self._view.brokers or [self._who()])
+        return placement.chosen(
+            f"transaction:{transactional_id}", self._metadata_cache.brokers or [self._registration.broker]
+        )
 
-    def is_mine(self, transactional_id: str) -> bool:
-        return self._is_seen() and self.coordinator_of(transactional_id).node_id == self._who().node_id
+    def coordinates(self, transactional_id: str) -> bool:
+        if not self._registration.is_registered:
+            return False
+        return self.coordinator_of(transactional_id).node_id == self._registration.broker.node_id
 
-    def check_mine(self, transactional_id: str) -> None:
-        if not self.is_mine(transactional_id):
+    def check_coordinator(self, transactional_id: str) -> None:
+        if not self.coordinates(transactional_id):
             raise NotCoordinator(f"this broker does not coordinate the transactional id {transactional_id}")
 
-    # ── what producers ask their coordinator ─────────────────────────────────────────────────────────────────────────
+    # ── requests of producers to their coordinator ───────────────────────────────────────────────────────────────────
 
-    async def init(self, transactional_id: str, timeout_ms: int, expected: Identity | None) -> Identity:
-        """Who writes under this id from now on. Busy: what was open is being aborted."""
-        self.check_mine(transactional_id)
-        await self._records.name(transactional_id)
+    async def init(
+        self, transactional_id: str, timeout_ms: int, expected: Identity | None, client: str = ""
+    ) -> Identity:
+        """Returns the producer id and epoch of the new producer. Raises Busy while an open transaction is aborted, and
+        TooManyTransactionalIds if the id is new and exceeds a limit. `client`: the client's address."""
+        self.check_coordinator(transactional_id)
+        known = self._cache.cached(transactional_id) or await self._cache.load(transactional_id, confirmed=True)
+        if known is None:
+            self.id_limits.create(transactional_id, client)
+        await self._records.add_name(transactional_id)
         fresh_id = await self._cluster.producer_id()
 
         def decide(record: Transaction | None) -> Transaction:
-            return machine.init(record, expected, timeout_ms, fresh_id, self._clock.now_ms())
+            return state_machine.init(record, expected, timeout_ms, fresh_id, self._clock.now_ms(), client)
 
-        known = await self._changed(transactional_id, decide)
-        if known.record.is_ending:
-            self.endings.begin(transactional_id, decided=True)
-            known = await self._changed(transactional_id, decide)
-        if known.record.is_ending:
-            raise Busy(f"transaction {known.record.number} of {transactional_id} is being aborted; try again")
-        return known.record.producer
+        stored = await self._change(transactional_id, decide)
+        if stored.record.is_ending:
+            self.completer.begin(transactional_id, just_decided=True)
+            stored = await self._change(transactional_id, decide)
+        if stored.record.is_ending:
+            raise Busy(f"transaction {stored.record.number} of {transactional_id} is being aborted: retry")
+        return stored.record.producer
 
-    async def add_partitions(self, transactional_id: str, who: Identity, partitions: Collection[PartitionId]) -> None:
-        self.check_mine(transactional_id)
-        await self._changed(
+    async def add_partitions(
+        self, transactional_id: str, producer: Identity, partitions: Collection[PartitionId]
+    ) -> None:
+        self.check_coordinator(transactional_id)
+        await self._change(
             transactional_id,
-            lambda record: machine.add(record, who, partitions, CLASSIC, self._clock.now_ms()),
+            lambda record: state_machine.add(record, producer, partitions, CLASSIC, self._clock.now_ms()),
         )
 
-    async def verify(self, transactional_id: str, who: Identity, partitions: Collection[PartitionId]) -> None:
-        """Whether these logs are part of the open transaction."""
-        self.check_mine(transactional_id)
-        known = await self._shelf.load(transactional_id, confirmed=True)
-        machine.number_for(None if known is None else known.record, who, partitions)
+    async def verify(self, transactional_id: str, producer: Identity, partitions: Collection[PartitionId]) -> None:
+        """Raises unless these partitions were added to the open transaction."""
+        self.check_coordinator(transactional_id)
+        stored = await self._cache.load(transactional_id, confirmed=True)
+        state_machine.number_for(None if stored is None else stored.record, producer, partitions)
 
-    async def add_group(self, transactional_id: str, who: Identity, group: str) -> None:
-        self.check_mine(transactional_id)
-        await self._note(group, transactional_id, who)
-        await self._changed(
+    async def add_group(self, transactional_id: str, producer: Identity, group: str) -> None:
+        self.check_coordinator(transactional_id)
+        await self._change(
             transactional_id,
-            lambda record: machine.add_group(record, who, group, CLASSIC, self._clock.now_ms()),
+            lambda record: state_machine.add_group(record, producer, group, CLASSIC, self._clock.now_ms()),
         )
 
-    async def end(self, transactional_id: str, who: Identity, *, commit: bool, protocol: int) -> Identity:
-        """Returns when it is decided, and with whom the client goes on. The logs hear of it a moment later."""
-        self.check_mine(transactional_id)
-        fresh_id = await self._cluster.producer_id() if who.epoch >= EPOCH_LAST else NO_ID
+    async def end(self, transactional_id: str, producer: Identity, *, commit: bool, protocol: int) -> Identity:
+        """Returns, after the decision is stored, the producer id and epoch to continue with.
+
+        The markers are written after that."""
+        self.check_coordinator(transactional_id)
+        fresh_id = await self._cluster.producer_id() if producer.epoch >= EPOCH_LAST else NO_ID
         open_at_first: int | None = None
 
         def decide(record: Transaction | None) -> Transaction:
             nonlocal open_at_first
             if record is not None and record.is_open:
-                if open_at_first not in (None, record.number):  # another broker was asked too, and the client went on
-                    raise Unavailable(f"{who} has begun another transaction meanwhile; try again")
+                if open_at_first not in (
+                    None,
+                    record.number,
+                ):  # another broker ended it, and the client began the next one
+                    raise Unavailable(f"{producer} has begun another transaction since this request: retry")
                 open_at_first = record.number
-            return machine.end(
-                record, who, commit=commit, protocol=protocol, fresh_id=fresh_id, now_ms=self._clock.now_ms()
+            return state_machine.end(
+                record, producer, commit=commit, protocol=protocol, fresh_id=fresh_id, now_ms=self._clock.now_ms()
             )
 
-        known = await self._changed(transactional_id, decide)
-        if known.record.is_ending:
-            self.endings.begin(transactional_id, decided=True)
-        return known.record.producer
+        stored = await self._change(transactional_id, decide)
+        if stored.record.is_ending:
+            self.completer.begin(transactional_id, just_decided=True)
+        return stored.record.producer
 
-    # ── what any broker does ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── batches, on any broker ───────────────────────────────────────────────────────────────────────────────────────
 
-    def number_known(self, transactional_id: str, who: Identity, partitions: Collection[PartitionId]) -> int | None:
-        """The open transaction, from memory alone, if all these logs are part of it. The log asks again where it
-        matters."""
-        record = self._shelf.seen(transactional_id)
+    def cached_number(
+        self, transactional_id: str, producer: Identity, partitions: Collection[PartitionId]
+    ) -> int | None:
+        """Returns the number of the open transaction from the cache, if all these partitions were added to it.
+
+        The log calls `transaction_of` where the record must be current."""
+        record = self._cache.current(transactional_id)
         try:
-            number = None if record is None else machine.number_for(record, who, partitions)
+            number = None if record is None else state_machine.number_for(record, producer, partitions)
         except (Fenced, Rejected):
             return None
-        self._learn(who.producer_id, transactional_id)
+        self._cache_producer(producer.producer_id, transactional_id)
         return number
 
-    async def admit(
-        self, transactional_id: str, who: Identity, partitions: Collection[PartitionId], protocol: int
+    async def number_for_batches(
+        self, transactional_id: str, producer: Identity, partitions: Collection[PartitionId], protocol: int
     ) -> int:
-        """The transaction that batches for these logs belong to. A client of the newer protocol leaves it to us to add
-        logs, and to begin."""
-        self._learn(who.producer_id, transactional_id)
-        number = self.number_known(transactional_id, who, partitions)
+        """Returns the number of the transaction that batches for these partitions belong to.
+
+        For clients of the implicit protocol it begins the transaction and adds the partitions."""
+        self._cache_producer(producer.producer_id, transactional_id)
+        number = self.cached_number(transactional_id, producer, partitions)
         if number is not None:
             return number
         if protocol == CLASSIC:
-            await self._shelf.load(transactional_id)
-            number = self.number_known(transactional_id, who, partitions)
+            await self._cache.load(transactional_id)
+            number = self.cached_number(transactional_id, producer, partitions)
             if number is None:
-                known = await self._shelf.load(transactional_id, confirmed=True)
-                number = machine.number_for(None if known is None else known.record, who, partitions)
+                stored = await self._cache.load(transactional_id, confirmed=True)
+                number = state_machine.number_for(None if stored is None else stored.record, producer, partitions)
             return number
-        known = await self._changed(
+        stored = await self._change(
             transactional_id,
-            lambda record: machine.add(record, who, partitions, IMPLICIT, self._clock.now_ms()),
+            lambda record: state_machine.add(record, producer, partitions, IMPLICIT, self._clock.now_ms()),
         )
-        return known.record.number
+        return stored.record.number
 
     async def transaction_of(self, partition: PartitionId, batch: BatchInfo) -> int | LakestreamError:
-        """For the log: which transaction this batch belongs to, now."""
-        transactional_id = self._ids.get(batch.producer_id)
+        """Returns the number of the transaction that this batch belongs to, from a confirmed read of the record."""
+        transactional_id = self._transactional_ids.get(batch.producer_id)
         if transactional_id is None:
-            raise Unavailable(f"producer {batch.producer_id} is not known here any longer; send the batch again")
-        # Many logs may ask at once: they share a read that begins after they asked.
-        known = await self._looks.look(transactional_id, lambda: self._shelf.load(transactional_id, confirmed=True))
+            raise Unavailable(f"producer {batch.producer_id} is no longer cached by this broker: retry")
+        # Concurrent calls for many partitions share a read that begins after they were made.
+        stored = await self._record_reads.read(
+            transactional_id, lambda: self._cache.load(transactional_id, confirmed=True)
+        )
         try:
-            return machine.number_for(
-                None if known is None else known.record, Identity(batch.producer_id, batch.epoch), [partition]
+            return state_machine.number_for(
+                None if stored is None else stored.record, Identity(batch.producer_id, batch.epoch), [partition]
             )
-        except (Fenced, Rejected) as refusal:
-            return refusal
+        except (Fenced, Rejected) as error:
+            return error
 
-    def _learn(self, producer_id: int, transactional_id: str) -> None:
-        self._ids.pop(producer_id, None)
-        self._ids[producer_id] = transactional_id
-        if len(self._ids) > PRODUCERS_MAX:
-            del self._ids[next(iter(self._ids))]
+    def _cache_producer(self, producer_id: int, transactional_id: str) -> None:
+        self._transactional_ids.pop(producer_id, None)
+        self._transactional_ids[producer_id] = transactional_id
+        if len(self._transactional_ids) > PRODUCERS_MAX:
+            del self._transactional_ids[next(iter(self._transactional_ids))]
 
     # ── offsets of groups ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def hold_group(self, transactional_id: str, who: Identity, group: str, protocol: int) -> None:
-        """The transaction is open, with the group in it. So the one before it has ended, and the group's committed
-        offsets are as that one left them: whoever reads their versions now replaces the right ones."""
-        record = self._shelf.seen(transactional_id)
-        if record is not None and record.is_open and record.producer == who and group in record.groups:
+    async def ensure_group(self, transactional_id: str, producer: Identity, group: str, protocol: int) -> None:
+        """Returns when the transaction is open and contains the group.
+
+        Then the previous transaction has completed, and the versions of the group's committed offsets that are read now
+        are the right ones to replace."""
+        record = self._cache.current(transactional_id)
+        if record is not None and record.is_open and record.producer == producer and group in record.groups:
             return
-        await self._note(group, transactional_id, who)
-        await self._changed(
+        await self._change(
             transactional_id,
-            lambda record: machine.with_group(record, who, group, protocol, self._clock.now_ms()),
+            lambda record: state_machine.with_group(record, producer, group, protocol, self._clock.now_ms()),
         )
 
     async def put_offsets(
-        self, transactional_id: str, who: Identity, group: str, offsets: Sequence[PendingOffset], protocol: int
+        self, transactional_id: str, producer: Identity, group: str, offsets: Sequence[PendingOffset], protocol: int
     ) -> None:
-        """They are committed if the transaction is. Asked of the group's coordinator, after `hold_group`."""
-        await self._changed(
+        """Adds offsets that are committed with the transaction. Called by the group's coordinator after
+        `ensure_group`."""
+        stored = await self._change(
             transactional_id,
-            lambda record: machine.put_offsets(record, who, group, offsets, protocol, self._clock.now_ms()),
+            lambda record: state_machine.put_offsets(record, producer, group, offsets, protocol, self._clock.now_ms()),
         )
+        if stored.record.offsets.get(group):
+            transaction = _OpenTransaction(producer.producer_id, stored.record.number)
+            await self._register_group(group, transactional_id, transaction)
 
     async def pending(self, group: str) -> frozenset[PartitionId]:
-        """Partitions whose offset may change by itself: a transaction that holds another one has not ended.
+        """Returns the partitions with an offset in a transaction that has not completed.
 
-        All ids that ever were in the group are read for it. After a rebalance all members ask at once: they share a
-        look that begins after they asked."""
-        return await self._pending_looks.look(group, lambda: self._look_for_pending(group))
+        It reads the records of the ids whose transactions have offsets of the group. After a rebalance all members
+        call this concurrently: they share a read that begins after their calls."""
+        return await self._pending_reads.read(group, lambda: self._read_pending(group))
 
-    async def _look_for_pending(self, group: str) -> frozenset[PartitionId]:
-        found: set[PartitionId] = set()
-        noted = await self._records.of_group(group)
-        loads = [self._shelf.load(one.transactional_id, confirmed=True) for one in noted]
-        for one, known in zip(noted, await together(loads, LOADS_AT_ONCE), strict=True):
-            if known is None:
-                await self._records.forget_group(group, one)
-            else:
-                found.update(offset.partition for offset in known.record.offsets.get(group, ()))
-        return frozenset(found)
+    async def _read_pending(self, group: str) -> frozenset[PartitionId]:
+        partitions: set[PartitionId] = set()
+        entries = await self._records.by_group(group)
+        loads = [self._cache.load(one.transactional_id, confirmed=True) for one in entries]
+        for one, stored in zip(entries, await gather_limited(loads, LOADS_AT_ONCE), strict=True):
+            if stored is not None and (offsets := stored.record.offsets.get(group)):
+                partitions.update(offset.partition for offset in offsets)
+            else:  # left by a broker that stopped while it completed or began a transaction
+                await self._records.remove_group(group, one)
+        return frozenset(partitions)
 
-    async def _note(self, group: str, transactional_id: str, who: Identity) -> None:
-        """Before offsets of the group are part of a transaction, so that whoever reads them finds it. Once is enough:
-        it is not taken away while there is a record."""
-        key = (group, transactional_id, who.producer_id)
-        if key in self._noted:
+    async def _register_group(self, group: str, transactional_id: str, transaction: _OpenTransaction) -> None:
+        """Registers the id with the group when the transaction contains offsets of it, so that `pending` finds them.
+
+        Once per transaction is enough: the entry is not removed while the transaction has offsets of the group."""
+        key = (group, transactional_id)
+        if self._registered_groups.get(key) == transaction:
             return
-        await self._records.note_group(group, transactional_id)
-        self._noted[key] = None
-        if len(self._noted) > PRODUCERS_MAX:
-            del self._noted[next(iter(self._noted))]
+        await self._records.add_group(group, transactional_id)
+        self._registered_groups.pop(key, None)
+        self._registered_groups[key] = transaction
+        if len(self._registered_groups) > PRODUCERS_MAX:
+            del self._registered_groups[next(iter(self._registered_groups))]
 
-    # ── what administrators ask ──────────────────────────────────────────────────────────────────────────────────────
+    # ── requests of administrators ───────────────────────────────────────────────────────────────────────────────────
 
     async def describe(self, transactional_id: str) -> Transaction | None:
-        self.check_mine(transactional_id)
-        await self._shelf.load(transactional_id, confirmed=True)
-        return self._shelf.seen(transactional_id)
+        self.check_coordinator(transactional_id)
+        await self._cache.load(transactional_id, confirmed=True)
+        return self._cache.current(transactional_id)
 
-    async def mine(self) -> list[NamedTransaction]:
-        """Those that this broker coordinates: all brokers together have all of them, each once."""
-        names = [name for name in await self._records.names() if self.is_mine(name)]
-        found = await together([self._read(name) for name in names], LOADS_AT_ONCE)
-        return [one for one in found if one is not None]
+    async def list_coordinated(self) -> list[CoordinatedTransaction]:
+        """Lists the ids that this broker coordinates. Each id is in the list of exactly one broker."""
+        names = [name for name in await self._records.names() if self.coordinates(name)]
+        transactions = await gather_limited([self._read(name) for name in names], LOADS_AT_ONCE)
+        return [transaction for transaction in transactions if transaction is not None]
 
-    async def writing(self, producer_id: int) -> NamedTransaction | None:
-        """The transaction that is open or ending under this producer id, whoever coordinates it. For what is rare."""
+    async def find_by_producer(self, producer_id: int) -> CoordinatedTransaction | None:
+        """Returns the open or completing transaction of a producer id. It reads all records: for rare requests only."""
         names = await self._records.names()
-        for one in await together([self._read(name) for name in names], LOADS_AT_ONCE):
+        for one in await gather_limited([self._read(name) for name in names], LOADS_AT_ONCE):
             if one is not None and producer_id in _producers(one.record):
                 return one
         return None
 
     async def abort(self, transactional_id: str, number: int) -> None:
-        """Over its producer's head, unless it has ended. Returns when no log has it open."""
+        """Aborts the transaction and fences its producer. Returns when the decision is stored."""
 
         def decide(record: Transaction | None) -> Transaction:
             if record is None or not record.is_open or record.number != number:
                 raise Rejected(f"transaction {number} of {transactional_id} is not open")
-            return machine.fenced(record, self._clock.now_ms())
+            return state_machine.fenced(record, self._clock.now_ms())
 
-        await self._shelf.change(transactional_id, decide)
-        self.endings.begin(transactional_id)
+        await self._cache.change(transactional_id, decide)
+        self.completer.begin(transactional_id)
 
-    async def _read(self, transactional_id: str) -> NamedTransaction | None:
-        await self._shelf.load(transactional_id)
-        record = self._shelf.seen(transactional_id)
-        return None if record is None else NamedTransaction(transactional_id, record)
+    async def _read(self, transactional_id: str) -> CoordinatedTransaction | None:
+        await self._cache.load(transactional_id)
+        record = self._cache.current(transactional_id)
+        return None if record is None else CoordinatedTransaction(transactional_id, record)
 
-    # ── change, after what is just ending has ended ──────────────────────────────────────────────────────────────────
-
-    async def _changed(self, transactional_id: str, decide: Decide) -> Known:
+    async def _change(self, transactional_id: str, decide: Decide) -> StoredTransaction:
+        """Changes the record, after a transaction that is being completed has completed."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + BUSY_MS / 1000
         while True:
             try:
-                return await self._shelf.change(transactional_id, decide)
+                return await self._cache.change(transactional_id, decide)
             except Busy:
-                if self.is_mine(transactional_id):
-                    self.endings.begin(transactional_id)
+                if self.coordinates(transactional_id):
+                    self.completer.begin(transactional_id)
                 left_s = deadline_s - loop.time()
                 if left_s <= 0:
                     raise
-                await self._shelf.wait(transactional_id, min(left_s, LOOK_MS / 1000))
+                await self._cache.wait(transactional_id, min(left_s, RETRY_MS / 1000))
 
 
 def _producers(record: Transaction) -> set[int]:

@@ -1,59 +1,63 @@
-"""Third step of the write path: stored extents get their offsets. The offsets are born here.
+"""Write path, step 3: assigns offsets to stored extents by creating claims.
 
-Before: data/wal/writer.py.  After: metadata/claims.py, and the producers' answers.
+Before: data/wal/writer.py.  After: metadata/claims.py, then the futures of the batches.
 
-Each partition is a lane: its extents are claimed one after another, in the order handed over, with at most one create
-in flight. The claims of all lanes that are ready go to the store together. Most succeed, and that is the whole of the
-fast path (`_round`); a lane whose claim was refused, lost or in doubt goes on alone (struggle.py), holding up no other.
+The extents of each partition are claimed one after another, in the order of `claim` calls, with at most one create in
+flight. The claims of all partitions that are ready go to the store together. Most succeed, and that is the whole of the
+fast path (`_claim_first_extents`). A claim that was refused, lost or in doubt is retried on its own
+(claim_retry.py), which delays no other partition.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Coroutine, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from lakestream.batch import RecordBatch
 from lakestream.clock import Clock
+from lakestream.config.settings import LogSettings
 from lakestream.data.log import rules
-from lakestream.data.log.fold import Accepted, Duplicate, Trial
-from lakestream.data.log.skew import SkewGuard
-from lakestream.data.log.view import View, Views
-from lakestream.data.wal.buffer import Appended, Extent, Placed
+from lakestream.data.log.clock_skew import ClockSkewMonitor
+from lakestream.data.log.partition_state import Accepted, BatchValidation, Duplicate
+from lakestream.data.log.partition_view import PartitionView, PartitionViews
+from lakestream.data.log.writer_router import ArrivalSequence
+from lakestream.data.wal.buffer import Appended, Extent, PendingBatch
+from lakestream.data.wal.reader import Reader
 from lakestream.errors import Conflict, LakestreamError, Unavailable, Uncertain
-from lakestream.metadata.claims import BatchInfo, Claim, Claimed, Claims, Dated
+from lakestream.metadata.claims import BatchInfo, Claim, Claimed, Claims, StoredClaim
 from lakestream.model import PartitionId
+from lakestream.records.batch import RecordBatch
 
 log = logging.getLogger(__name__)
 
 FAILED_PRODUCERS_MAX: Final = 1_000
 
-Answer: TypeAlias = Claimed | Conflict | Unavailable
+CreateResult: TypeAlias = Claimed | Conflict | Unavailable
 
 
-class Draft(NamedTuple):
-    """What may be claimed of an extent at the end of a view, and what may not."""
+class ClaimDraft(NamedTuple):
+    """The claim that an extent can make at the end of a view, and the batches that it cannot contain."""
 
     claim: Claim | None
-    accepted: list[Placed]
-    others: list[tuple[Placed, Duplicate | LakestreamError]]
-    trial: Trial
+    accepted: list[PendingBatch]
+    not_accepted: list[tuple[PendingBatch, Duplicate | LakestreamError]]
+    validation: BatchValidation
 
     @property
-    def asks(self) -> list[BatchInfo]:
-        """Batches of transactions of which others know whether they go on."""
-        return self.trial.openings + self.trial.misplaced
+    def transaction_checks(self) -> list[BatchInfo]:
+        """Batches whose transaction the coordinator must confirm."""
+        return self.validation.transaction_starts + self.validation.transaction_mismatches
 
     @property
     def needs_confirming(self) -> bool:
-        refusals = sum(isinstance(verdict, LakestreamError) for _, verdict in self.others)
-        return bool(self.trial.misplaced) or rules.needs_confirming(refusals, len(self.accepted))
+        rejections = sum(isinstance(verdict, LakestreamError) for _, verdict in self.not_accepted)
+        return bool(self.validation.transaction_mismatches) or rules.needs_confirming(rejections, len(self.accepted))
 
 
-class Failure(NamedTuple):
-    """A producer's batches that were sent between the one that failed and the moment it was told fail too: none of them
-    may overtake the failed one. Who is told hears it a while later, so those that arrive behind the failed one later
-    still are refused too, unless the log knows their producer and can judge by itself."""
+class FailedBatch(NamedTuple):
+    """A failed batch of a producer. Its batches that arrived between this one and the failure fail too: none of them
+    may overtake it. The producer receives the error later, so batches that follow the failed one later still are
+    rejected too, unless the partition's state has the producer and can validate them."""
 
     after_number: int
     upto_number: int
@@ -66,123 +70,132 @@ class Failure(NamedTuple):
         return batch.producer_epoch == self.epoch and 0 <= self.sequence < batch.base_sequence
 
 
-class Lane:
-    """The extents of one partition that wait for their offsets."""
+class PartitionQueue:
+    """The extents of one partition that wait for their claims."""
 
-    __slots__ = ("failures", "partition", "queue")
+    __slots__ = ("extents", "failures", "partition")
 
     def __init__(self, partition: PartitionId) -> None:
         self.partition = partition
-        self.queue: deque[Extent] = deque()
-        self.failures: dict[int, Failure] = {}
+        self.extents: deque[Extent] = deque()
+        self.failures: dict[int, FailedBatch] = {}
 
     def fail(self, extent: Extent, error: LakestreamError, upto_number: int) -> None:
         for item in extent.items:
-            if item.batch.has_producer and (item.answer.cancelled() or not item.answer.done()):
+            if item.batch.has_producer and (item.future.cancelled() or not item.future.done()):
                 batch = item.batch
                 self._remember(
-                    item, Failure(item.number, upto_number, error, batch.producer_epoch, batch.base_sequence)
+                    item, FailedBatch(item.number, upto_number, error, batch.producer_epoch, batch.base_sequence)
                 )
-            answer(item, error)
+            item.complete(error)
         while len(self.failures) > FAILED_PRODUCERS_MAX:
             del self.failures[next(iter(self.failures))]
 
-    def fail_plain(self, extent: Extent, error: LakestreamError) -> None:
-        """Tell those of whom it cannot be known whether they are in the log: only a sequence would show it."""
+    def fail_without_producer(self, extent: Extent, error: LakestreamError) -> None:
+        """Fails and removes the batches without a producer id: only a sequence shows whether the log has a batch."""
         for item in extent.items:
             if not item.batch.has_producer:
-                answer(item, error)
+                item.complete(error)
         extent.items = [item for item in extent.items if item.batch.has_producer]
 
-    def _remember(self, item: Placed, failure: Failure) -> None:
-        """Until its producer begins again, all that fails of it is one failure: what came behind the first may still
-        wait in this lane. If it has begun again already, what waits fails once more, and comes once more."""
-        known = self.failures.get(item.batch.producer_id)
-        if known is not None and known.epoch == failure.epoch:
-            first = failure if failure.after_number < known.after_number else known
+    def _remember(self, item: PendingBatch, failure: FailedBatch) -> None:
+        """Merges a producer's failures into one until the producer starts again: batches behind the first failed one
+        can still be in this queue. If it has started again already, these fail once more and are sent once more."""
+        earlier = self.failures.get(item.batch.producer_id)
+        if earlier is not None and earlier.epoch == failure.epoch:
+            first = failure if failure.after_number < earlier.after_number else earlier
             failure = first._replace(
-                upto_number=max(failure.upto_number, known.upto_number), sequence=min(failure.sequence, known.sequence)
+                upto_number=max(failure.upto_number, earlier.upto_number),
+                sequence=min(failure.sequence, earlier.sequence),
             )
         self.failures[item.batch.producer_id] = failure
 
-    def failure_of(self, item: Placed, trial: Trial) -> LakestreamError | None:
+    def failure_of(self, item: PendingBatch, validation: BatchValidation) -> LakestreamError | None:
         failure = self.failures.get(item.batch.producer_id)
         if failure is None or item.number <= failure.after_number:
             return None
         if item.number <= failure.upto_number:
             return failure.error
-        if failure.is_before(item.batch) and not trial.knows(item.batch.producer_id):
+        if failure.is_before(item.batch) and not validation.has_producer(item.batch.producer_id):
             return failure.error
-        del self.failures[item.batch.producer_id]  # it has heard, and begins again
+        del self.failures[item.batch.producer_id]  # the producer has received the error and starts again
         return None
 
 
-class Counts:
-    """What was claimed so far: plain additions, read when somebody asks."""
+class ClaimCounts:
+    """Totals since the start."""
 
-    __slots__ = ("batches", "bytes", "claims", "conflicts", "records", "struggles")
+    __slots__ = ("batches", "bytes", "claims", "conflicts", "records", "retries")
 
     def __init__(self) -> None:
         self.claims = 0
         self.batches = 0
         self.records = 0
         self.bytes = 0
-        self.conflicts = 0  # somebody else's claim was there first
-        self.struggles = 0  # claims that went the long way, for whatever reason
+        self.conflicts = 0  # the offset was claimed already
+        self.retries = 0  # claims that were not made by the first create, for whatever reason
 
-    def made(self, claim: Claim) -> None:
+    def add(self, claim: Claim) -> None:
         self.claims += 1
         self.batches += len(claim.batches)
         self.records += claim.offset_end - claim.offset_start
         self.bytes += claim.batches[-1].byte_end - claim.batches[0].byte_start
 
 
+class ClaimRetry(Protocol):
+    """Retries claims; implemented in claim_retry.py, which uses `prepare`, `create` and `complete` of the claimer."""
+
+    async def run(
+        self, claimer: "Claimer", queue: PartitionQueue, draft: ClaimDraft | None, result: CreateResult | None
+    ) -> None:
+        """Completes the first extent of a queue, or raises the error of its batches."""
+        ...
+
+
 class Claimer:
     def __init__(
         self,
         claims: Claims,
-        views: Views,
-        skew: SkewGuard,
+        views: PartitionViews,
+        reader: Reader,
+        skew: ClockSkewMonitor,
         clock: Clock,
-        *,
-        struggle: Callable[["Claimer", Lane, Draft | None, Answer | None], Coroutine[None, None, None]],
-        timeout_ms: int,
-        fold_every_claims: int,
-        numbers_given: Callable[[], int],
-        on_claimed: Callable[[Claim, Sequence[Placed]], None],
+        numbers: ArrivalSequence,
+        retry: ClaimRetry,
+        settings: LogSettings,
     ) -> None:
         self._claims = claims
         self._views = views
+        self._reader = reader
         self._skew = skew
         self._clock = clock
-        self._struggle = struggle
-        self._timeout_ms = timeout_ms
-        self._fold_every_claims = fold_every_claims
-        self._numbers_given = numbers_given
-        self._on_claimed = on_claimed
-        self._lanes: dict[PartitionId, Lane] = {}
-        self._folding: set[PartitionId] = set()
+        self._numbers = numbers
+        self._retry = retry
+        self._timeout_ms = settings.append_timeout_ms // 2  # the other half is left to read the outcome of the create
+        self._save_every_claims = settings.fold_every_claims
+        self._queues: dict[PartitionId, PartitionQueue] = {}
+        self._saving: set[PartitionId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.counts = Counts()
+        self.counts = ClaimCounts()
 
     def claim(self, extents: list[Extent]) -> None:
-        """Take stored extents over, in the order in which they shall be claimed."""
+        """Queues stored extents, in the order in which they are to be claimed."""
         ready = []
         now_s = asyncio.get_running_loop().time()
         for extent in extents:
-            extent.handed_on_s = now_s
-            lane = self._lane(extent.partition)
-            lane.queue.append(extent)
-            if len(lane.queue) == 1:
-                ready.append(lane)
+            extent.queued_s = now_s
+            queue = self._queue(extent.partition)
+            queue.extents.append(extent)
+            if len(queue.extents) == 1:
+                ready.append(queue)
         if ready:
-            self._spawn(self._round(ready), "log.claim")
+            self._spawn(self._claim_first_extents(ready), "log.claim")
 
     def fail(self, extents: list[Extent], error: LakestreamError) -> None:
-        """These could not be stored."""
+        """Fails extents that could not be stored."""
         for extent in extents:
-            self._lane(extent.partition).fail(extent, error, self._numbers_given())
-            extent.on_settled(extent)
+            self._queue(extent.partition).fail(extent, error, self._numbers.last())
+            extent.writer.finish(extent)
 
     async def drain(self) -> None:
         while self._tasks:
@@ -192,124 +205,129 @@ class Claimer:
         for task in self._tasks:
             task.cancel()
 
-    async def _round(self, lanes: list[Lane]) -> None:
-        """Claim the first extent of each lane, all in one round trip; go on with the lanes that have more."""
-        while lanes:
+    async def _claim_first_extents(self, queues: list[PartitionQueue]) -> None:
+        """Claims the first extent of each queue, all in one round trip; repeats with the queues that have more."""
+        while queues:
             drafts = []
-            for lane in lanes:
-                view = self._views.known(lane.partition)
-                draft = None if view is None else self.draft(lane, view)
-                if view is None or draft is None or draft.claim is None or draft.asks:
-                    self._go_alone(lane, None, None)
+            for queue in queues:
+                view = self._views.cached(queue.partition)
+                draft = None if view is None else self.prepare(queue, view)
+                if view is None or draft is None or draft.claim is None or draft.transaction_checks:
+                    self._start_retry(queue, None, None)
                 else:
-                    drafts.append((lane, view, draft, draft.claim))
-            answers = await self.create([(lane.partition, claim) for lane, _, _, claim in drafts])
-            lanes = []
-            for (lane, view, draft, claim), answer in zip(drafts, answers, strict=True):
-                if isinstance(answer, Claimed) and counts(claim, answer):
-                    self.settle(view, draft, answer.created_ms)
-                    if self._next(lane):
-                        lanes.append(lane)
+                    drafts.append((queue, view, draft, draft.claim))
+            results = await self.create([(queue.partition, claim) for queue, _, _, claim in drafts])
+            queues = []
+            for (queue, view, draft, claim), result in zip(drafts, results, strict=True):
+                if isinstance(result, Claimed) and is_valid_claim(claim, result):
+                    self.complete(view, draft, result.created_ms)
+                    if self._next(queue):
+                        queues.append(queue)
                 else:
-                    self._go_alone(lane, draft, answer)
+                    self._start_retry(queue, draft, result)
 
-    def draft(self, lane: Lane, view: View) -> Draft:
-        """Check every batch of the lane's first extent against the view."""
-        extent = lane.queue[0]
+    def prepare(self, queue: PartitionQueue, view: PartitionView) -> ClaimDraft:
+        """Validates every batch of the queue's first extent against the view."""
+        extent = queue.extents[0]
         appended_ms = self._clock.now_ms()
-        trial = Trial(view.fold, appended_ms)
-        accepted: list[Placed] = []
+        validation = BatchValidation(view.state, appended_ms)
+        accepted: list[PendingBatch] = []
         batches: list[BatchInfo] = []
-        others: list[tuple[Placed, Duplicate | LakestreamError]] = []
+        not_accepted: list[tuple[PendingBatch, Duplicate | LakestreamError]] = []
         for item, batch in zip(extent.items, extent.batches, strict=True):
-            verdict = item.refusal or (lane.failure_of(item, trial) if lane.failures else None) or trial.judge(batch)
+            verdict = (
+                item.rejection
+                or (queue.failure_of(item, validation) if queue.failures else None)
+                or validation.validate(batch)
+            )
             if isinstance(verdict, Accepted):
                 accepted.append(item)
                 batches.append(batch)
             else:
-                others.append((item, verdict))
+                not_accepted.append((item, verdict))
         claim = None
         if accepted:
-            claim = _drawn_up(extent, view.offset_end, trial.offset, appended_ms, accepted, batches)
-        return Draft(claim, accepted, others, trial)
+            claim = _claim_of(extent, view.offset_end, validation.offset, appended_ms, accepted, batches)
+        return ClaimDraft(claim, accepted, not_accepted, validation)
 
-    async def create(self, claims: list[tuple[PartitionId, Claim]]) -> Sequence[Answer]:
+    async def create(self, claims: list[tuple[PartitionId, Claim]]) -> Sequence[CreateResult]:
         if not claims:
             return []
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
                 return await self._claims.create(claims)
         except TimeoutError:
-            return [uncertain(f"no answer within {self._timeout_ms / 1000:g} s")] * len(claims)
+            return [uncertain(f"no response within {self._timeout_ms / 1000:g} s")] * len(claims)
         except LakestreamError as error:
             return [error if isinstance(error, Unavailable) else uncertain(str(error))] * len(claims)
 
-    def settle(self, view: View, draft: Draft, created_ms: int | None) -> None:
-        """Answer the producers of an extent: its claim, if there is one, was made at `created_ms`."""
+    def complete(self, view: PartitionView, draft: ClaimDraft, created_ms: int | None) -> None:
+        """Completes the futures of an extent. Its claim, if there is one, was created at `created_ms`."""
         if draft.claim is not None and created_ms is not None:
-            self.counts.made(draft.claim)
+            self.counts.add(draft.claim)
             self._skew.observe(draft.claim.appended_ms, created_ms)
-            self._on_claimed(draft.claim, draft.accepted)
-            self._views.learn_own(view, Dated(draft.claim, created_ms), draft.trial)
+            self._reader.keep(draft.claim, tuple(item.batch.data for item in draft.accepted))
+            self._views.apply_own_claim(view, StoredClaim(draft.claim, created_ms), draft.validation)
             offset = draft.claim.offset_start
             for item in draft.accepted:
                 offset_end = offset + item.batch.record_count
-                answer(item, Appended(offset, offset_end))
+                item.complete(Appended(offset, offset_end))
                 offset = offset_end
-        for item, verdict in draft.others:
-            answer(item, _appended_before(item, verdict) if isinstance(verdict, Duplicate) else verdict)
-        if view.claims_since_fold >= self._fold_every_claims:
-            self._save_fold(view)
+        for item, verdict in draft.not_accepted:
+            item.complete(_appended_duplicate(item, verdict) if isinstance(verdict, Duplicate) else verdict)
+        if view.claims_since_save >= self._save_every_claims:
+            self._start_save(view)
 
-    def _next(self, lane: Lane) -> bool:
-        """The lane's first extent is settled; is there another?"""
-        if not lane.queue:
-            return False  # all was let go meanwhile
-        extent = lane.queue.popleft()
-        extent.on_settled(extent)
-        if not lane.queue and not lane.failures:
-            del self._lanes[lane.partition]
-        return bool(lane.queue)
+    def _next(self, queue: PartitionQueue) -> bool:
+        """Removes the first extent, whose futures are complete; returns whether there is another."""
+        if not queue.extents:
+            return False  # `_fail_all` emptied the queue meanwhile
+        extent = queue.extents.popleft()
+        extent.writer.finish(extent)
+        if not queue.extents and not queue.failures:
+            del self._queues[queue.partition]
+        return bool(queue.extents)
 
-    def _go_alone(self, lane: Lane, draft: Draft | None, answer: Answer | None) -> None:
-        self.counts.struggles += 1
-        self.counts.conflicts += isinstance(answer, Conflict)
-        self._spawn(self._alone(lane, draft, answer), "log.struggle")
+    def _start_retry(self, queue: PartitionQueue, draft: ClaimDraft | None, result: CreateResult | None) -> None:
+        self.counts.retries += 1
+        self.counts.conflicts += isinstance(result, Conflict)
+        self._spawn(self._run_retry(queue, draft, result), "log.claim_retry")
 
-    async def _alone(self, lane: Lane, draft: Draft | None, answer: Answer | None) -> None:
-        """Settle the lane's first extent the long way; then it may ride along again."""
+    async def _run_retry(self, queue: PartitionQueue, draft: ClaimDraft | None, result: CreateResult | None) -> None:
+        """Completes the queue's first extent, then continues with the others on the fast path."""
         try:
-            await self._struggle(self, lane, draft, answer)
+            await self._retry.run(self, queue, draft, result)
         except LakestreamError as error:
-            self._fail_first(lane, error)
+            self._fail_first(queue, error)
         except Exception as error:
-            log.exception("log.claim_failed partition=%s", lane.partition)
-            self._fail_first(lane, uncertain(repr(error)))
-        if self._next(lane):
-            await self._round([lane])
+            log.exception("log.claim_failed partition=%s", queue.partition)
+            self._fail_first(queue, uncertain(repr(error)))
+        if self._next(queue):
+            await self._claim_first_extents([queue])
 
-    def _fail_first(self, lane: Lane, error: LakestreamError) -> None:
-        if lane.queue:
-            lane.fail(lane.queue[0], error, self._numbers_given())
+    def _fail_first(self, queue: PartitionQueue, error: LakestreamError) -> None:
+        if queue.extents:
+            queue.fail(queue.extents[0], error, self._numbers.last())
 
-    def _save_fold(self, view: View) -> None:
-        if view.partition not in self._folding:
-            self._folding.add(view.partition)
-            self._spawn(self._save_fold_of(view), "log.fold")
+    def _start_save(self, view: PartitionView) -> None:
+        if view.partition not in self._saving:
+            self._saving.add(view.partition)
+            self._spawn(self._save_state(view), "log.state_save")
 
-    async def _save_fold_of(self, view: View) -> None:
+    async def _save_state(self, view: PartitionView) -> None:
         try:
-            await self._views.save_fold(view)
+            await self._views.save_state(view)
         except LakestreamError as error:
-            log.warning("log.fold_not_saved partition=%s error=%s", view.partition, error)  # the next claim tries again
+            # The next claim tries again.
+            log.warning("log.state_save_failed partition=%s error=%s", view.partition, error)
         finally:
-            self._folding.discard(view.partition)
+            self._saving.discard(view.partition)
 
-    def _lane(self, partition: PartitionId) -> Lane:
-        lane = self._lanes.get(partition)
-        if lane is None:
-            lane = self._lanes[partition] = Lane(partition)
-        return lane
+    def _queue(self, partition: PartitionId) -> PartitionQueue:
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PartitionQueue(partition)
+        return queue
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -320,50 +338,46 @@ class Claimer:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.critical("log.claimer_broken", exc_info=error)
-            self._let_go(error)
+            log.critical("log.claimer_failed", exc_info=error)
+            self._fail_all(error)
 
-    def _let_go(self, error: BaseException) -> None:
-        """A bug in here must not leave producers waiting: tell all of them, and begin anew from the store."""
-        lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
-            self._views.forget(lane.partition)
-            for extent in lane.queue:
-                lane.fail(extent, uncertain(repr(error)), self._numbers_given())
-                extent.on_settled(extent)
-            lane.queue.clear()
+    def _fail_all(self, error: BaseException) -> None:
+        """Fails all queued extents and drops their views: a bug in here must not leave requests waiting."""
+        queues, self._queues = self._queues, {}
+        for queue in queues.values():
+            self._views.forget(queue.partition)
+            for extent in queue.extents:
+                queue.fail(extent, uncertain(repr(error)), self._numbers.last())
+                extent.writer.finish(extent)
+            queue.extents.clear()
 
 
-def counts(claim: Claim, answer: Claimed) -> bool:
-    """It was created, not below the floor, and in time."""
+def is_valid_claim(claim: Claim, result: Claimed) -> bool:
+    """Returns whether the claim was created, not below the floor, and in time."""
     return (
-        answer.floor is not None
-        and rules.floor_allows(answer.floor, claim.offset_start)
-        and not rules.is_stale(claim, answer.created_ms)
+        result.floor is not None
+        and rules.floor_allows(result.floor, claim.offset_start)
+        and not rules.is_stale(claim, result.created_ms)
     )
 
 
-def answer(item: Placed, said: Appended | LakestreamError) -> None:
-    if item.answer.done():
-        return  # its producer has left
-    if isinstance(said, Appended):
-        item.answer.set_result(said)
-    else:
-        item.answer.set_exception(said)
-
-
-def uncertain(why: str) -> Uncertain:
+def uncertain(reason: str) -> Uncertain:
     return Uncertain(
-        f"the batch may or may not be stored ({why}); send it again: from an idempotent producer it is stored once"
+        f"the batch may or may not be stored ({reason}); send it again: from an idempotent producer it is stored once"
     )
 
 
-def _appended_before(item: Placed, duplicate: Duplicate) -> Appended:
+def _appended_duplicate(item: PendingBatch, duplicate: Duplicate) -> Appended:
     return Appended(duplicate.offset_start, duplicate.offset_start + item.batch.record_count, duplicate=True)
 
 
-def _drawn_up(
-    extent: Extent, offset_start: int, offset_end: int, appended_ms: int, items: list[Placed], batches: list[BatchInfo]
+def _claim_of(
+    extent: Extent,
+    offset_start: int,
+    offset_end: int,
+    appended_ms: int,
+    items: list[PendingBatch],
+    batches: list[BatchInfo],
 ) -> Claim:
     location = extent.location
     assert location is not None, "bytes first, order second"
@@ -371,7 +385,7 @@ def _drawn_up(
         offset_start,
         offset_end,
         extent.next_claim_id(),
-        extent.writer_id,
+        extent.writer.writer_id,
         location.medium,
         location.name,
         location.stored_ms,

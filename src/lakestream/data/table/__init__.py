@@ -1,1 +1,1 @@
-"""The table: the history of a topic as rows, and rows as record batches again."""
+"""The table of a topic: record batches to rows of Parquet files, and rows to record batches."""

@@ -1,1 +1,1 @@
-"""Values ⇄ columns: bytes of a schema to typed columns and back, in machine code."""
+"""Converts values with schemas into table columns and back, byte for byte, in compiled code."""

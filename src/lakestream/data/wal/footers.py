@@ -1,6 +1,6 @@
-"""What lies in stored objects and segments, from their footers alone: no record is read.
+"""Reads the footers of stored objects and segments, without their records.
 
-For whoever holds claims against bytes (the sweeper, doctor).  Below: format.py, storage/object_store.py, segments.py.
+Used by the garbage collector and by `lakestream doctor`.  Below: format.py, storage/object_store.py, segments.py.
 """
 
 from typing import Final, NamedTuple
@@ -9,15 +9,15 @@ from lakestream.data.wal.format import (
     HEADER_SIZE,
     TAIL_SIZE,
     TRAILER_SIZE,
-    Footer,
-    Header,
-    Kind,
+    FrameFooter,
+    FrameHeader,
+    FrameKind,
     MoreNeeded,
     check_follows,
     decode_footer,
     decode_frame_footer,
     decode_header,
-    ends_like_a_seal,
+    has_seal_trailer,
     walk_segment,
 )
 from lakestream.data.wal.segments import SegmentFiles
@@ -25,51 +25,53 @@ from lakestream.errors import Corrupt
 from lakestream.model import Buffer, KiB, Span
 from lakestream.storage.object_store import ObjectStore
 
-_AHEAD: Final = 256 * KiB
-_SMALL_FRAME: Final = _AHEAD // 8
-"""Footers of such are found faster by reading what lies between them too: a read costs more than its bytes."""
+_READ_AHEAD: Final = 256 * KiB
+_SMALL_FRAME: Final = _READ_AHEAD // 8
+"""Footers of frames up to this size are read together with the batches between them: a read costs more than its
+bytes."""
 
 
 class SegmentFooters(NamedTuple):
-    footers: list[Footer]
-    """Of its frames in order, the seal left out."""
+    footers: list[FrameFooter]
+    """Of the frames in order, without the seal."""
     sealed: bool
     torn_size: int
 
 
-async def object_footer(store: ObjectStore, key: str, size: int) -> Footer:
-    """One ranged read, two if the object holds more than some hundred ranges. Missing, Corrupt: as they are."""
-    answer: Footer | MoreNeeded = MoreNeeded(min(TAIL_SIZE, size))
-    while isinstance(answer, MoreNeeded):  # ends: each turn asks for more than the last, and never more than `size`
-        (tail,) = await store.get_ranges(key, [Span(size - answer.size, size)])
-        answer = decode_footer(tail, size, key)
-    return answer
+async def object_footer(store: ObjectStore, key: str, size: int) -> FrameFooter:
+    """Reads the footer with one ranged read, two if the object has more than some hundred ranges. Raises Missing or
+    Corrupt."""
+    footer: FrameFooter | MoreNeeded = MoreNeeded(min(TAIL_SIZE, size))
+    while isinstance(footer, MoreNeeded):  # ends: each turn needs more than the last, and never more than `size`
+        (tail,) = await store.get_ranges(key, [Span(size - footer.size, size)])
+        footer = decode_footer(tail, size, key)
+    return footer
 
 
 async def may_be_sealed(files: SegmentFiles, name: str) -> bool:
-    """By its last bytes alone. No: it surely is not. Yes: read it, to be sure."""
+    """Checks only the last bytes of a segment. Returns False if it is not sealed; if True, read it to be sure."""
     size = await files.size(name)
     if size < TRAILER_SIZE:
         return False
     (end,) = await files.read(name, [Span(size - TRAILER_SIZE, size)])
-    return ends_like_a_seal(end)
+    return has_seal_trailer(end)
 
 
 async def segment_footers(files: SegmentFiles, name: str) -> SegmentFooters:
-    """A small read per frame, or one for many small frames. Only a segment that does not end cleanly is read whole, to
-    tell torn from damaged."""
+    """Reads the footers of a segment: a small read per frame, or one for many small frames. Only a segment that does
+    not end cleanly is read whole, to distinguish a torn tail from damage."""
     size = await files.size(name)
     try:
         return await _clean_footers(files, name, size)
     except Corrupt:
         (body,) = await files.read(name, [Span(0, size)])
         segment = walk_segment(body, name)
-        footers = [frame.footer for frame in segment.frames if frame.kind is Kind.SEGMENT_FRAME]
+        footers = [frame.footer for frame in segment.frames if frame.kind is FrameKind.SEGMENT_FRAME]
         return SegmentFooters(footers, segment.sealed, segment.torn_size)
 
 
 async def _clean_footers(files: SegmentFiles, name: str, size: int) -> SegmentFooters:
-    footers: list[Footer] = []
+    footers: list[FrameFooter] = []
     sealed = False
     at = 0
     window = _Window(files, name, size)
@@ -77,11 +79,11 @@ async def _clean_footers(files: SegmentFiles, name: str, size: int) -> SegmentFo
     while at < size:
         header = _header(head, at, size, name)
         end = at + header.length
-        # The end of this frame and the start of the next in one read.
+        # One read has the end of this frame and the start of the next.
         both = await window.read(end - header.tail_size, min(end + HEADER_SIZE, size), header.length <= _SMALL_FRAME)
         footer = decode_frame_footer(both[: header.tail_size], header, name)
         check_follows(footers[-1] if footers else None, sealed, footer, f"{name} at byte {at}")
-        sealed = header.kind is Kind.SEGMENT_SEAL
+        sealed = header.kind is FrameKind.SEGMENT_SEAL
         if not sealed:
             footers.append(footer)
         head = both[header.tail_size :]
@@ -90,7 +92,7 @@ async def _clean_footers(files: SegmentFiles, name: str, size: int) -> SegmentFo
 
 
 class _Window:
-    """A part of the segment that was read; it moves on."""
+    """A part of the segment in memory."""
 
     def __init__(self, files: SegmentFiles, name: str, size: int) -> None:
         self._files = files
@@ -100,16 +102,16 @@ class _Window:
         self._data = memoryview(b"")
 
     async def read(self, start: int, end: int, ahead: bool = False) -> memoryview:
-        """`ahead`: what follows will be asked for next."""
+        """With `ahead`, reads more than requested: the next read will follow this one."""
         if not self._span.start <= start <= end <= self._span.end:
-            self._span = Span(start, min(max(end, start + _AHEAD), self._size) if ahead else end)
+            self._span = Span(start, min(max(end, start + _READ_AHEAD), self._size) if ahead else end)
             (data,) = await self._files.read(self._name, [self._span])
             self._data = memoryview(data)
         return self._data[start - self._span.start : end - self._span.start]
 
 
-def _header(head: Buffer, at: int, size: int, name: str) -> Header:
+def _header(head: Buffer, at: int, size: int, name: str) -> FrameHeader:
     header = decode_header(head, name)
     if not header.belongs_at(at) or header.length > size - at:
-        raise Corrupt(f"{name} at byte {at}: no whole frame")
+        raise Corrupt(f"{name} at byte {at}: incomplete frame")
     return header

@@ -1,4 +1,4 @@
-"""Names of WAL objects and segments. They sort by age, and say who wrote them and when without being opened."""
+"""Names of WAL objects and segments: creation time, writer and number. They sort by age."""
 
 import re
 from typing import NamedTuple
@@ -33,5 +33,5 @@ def parse_segment_name(name: str) -> WalName | None:
 
 
 def _parse(pattern: re.Pattern[str], name: str) -> WalName | None:
-    found = pattern.fullmatch(name)
-    return WalName(int(found[1]), found[2], int(found[3])) if found else None
+    match = pattern.fullmatch(name)
+    return WalName(int(match[1]), match[2], int(match[3])) if match else None

@@ -1,16 +1,16 @@
-"""The metadata store over an Oxia cluster: an asyncio client of our own.
+"""Metadata store on an Oxia cluster, with its own asyncio client.
 
-A call's way down, file by file:
+Modules of a call, from top to bottom:
 
-    store.py          the contract: keys in, records out
-    writes.py         waiting writes of a shard joined into one request, retried, doubts resolved
-    reads.py          the same for reads, and reads that a deposed leader cannot answer
-    shards.py         which shard a home belongs to, and which node leads it now
-    node.py           one server: its channel and its calls, each with a deadline
-    errors.py         what a failed call means for the one who made it
+    store.py          the interface: keys in, records out
+    writes.py         batches the writes of a shard, retries them, resolves unknown outcomes
+    reads.py          the same for reads, and reads that a deposed leader cannot serve
+    shards.py         the shard of a home, and the current leader of a shard
+    connection.py     a server: its channel and its calls, each with a deadline
+    errors.py         effect of a failed call
 
-Beside it: sessions.py (ephemeral records), notifications.py (the change feed), paths.py (key order and ranges),
-grouping.py (join what waits while a request is on its way).
+Also: sessions.py (ephemeral records), notifications.py (watches), key_ranges.py (key order and ranges), batching.py
+(batches calls while a request is in flight).
 """
 
 from lakestream.metadata.oxia.settings import OxiaSettings

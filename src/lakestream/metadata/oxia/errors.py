@@ -1,6 +1,6 @@
-"""What a failed call to an Oxia node means. The decision is made here, once, from the status and its text.
+"""Determines the effect of a failed call to an Oxia node, from its status and text.
 
-Oxia's own gRPC codes (100 to 111) all arrive as UNKNOWN in Python, so the text decides.
+Oxia's own gRPC codes (100 to 111) are all UNKNOWN in Python, so the text decides.
 """
 
 from enum import Enum
@@ -11,21 +11,21 @@ from lakestream.errors import LakestreamError, Misconfigured, Rejected, Unavaila
 
 
 class Effect(Enum):
-    NONE = "it did nothing: try again, perhaps elsewhere"
-    UNKNOWN = "it may have taken effect: look before you try again"
+    NONE = "no effect: retry, maybe on another node"
+    UNKNOWN = "may have taken effect: read before you retry"
     SESSION_GONE = "the session has ended"
-    REFUSED = "it will never be answered otherwise: do not try again"
+    REFUSED = "rejected permanently: do not retry"
 
 
 class CallFailed(Exception):
-    """Inside this package only: the store's callers meet `lakestream.errors`."""
+    """Internal to this package: callers of the store get errors of `lakestream.errors`."""
 
     def __init__(self, effect: Effect, text: str) -> None:
         super().__init__(text)
         self.effect = effect
 
 
-# The node said so before it took the request into its log, or the request never left this machine.
+# The node rejected the request before it added it to its log, or the request was not sent.
 _NO_EFFECT = (
     "node is not leader for shard",
     "Received message in the wrong state",
@@ -54,17 +54,17 @@ def effect_of(code: grpc.StatusCode, details: str) -> Effect:
 
 def call_failed(address: str, error: grpc.aio.AioRpcError) -> CallFailed:
     code, details = error.code(), error.details() or ""
-    return CallFailed(effect_of(code, details), f"{address}: {code.name}: {_one_line(details)}")
+    return CallFailed(effect_of(code, details), f"{address}: {code.name}: {_single_line(details)}")
 
 
 def for_caller(where: str, failure: CallFailed) -> LakestreamError:
-    """A failed read, or a write that did nothing, as the store's caller hears it."""
+    """Returns the error for the store's caller, for a failed read or a write without effect."""
     if failure.effect is not Effect.REFUSED:
-        return Unavailable(f"{where} does not answer ({failure}): see that its nodes run, then try again")
+        return Unavailable(f"{where} does not respond ({failure}): check that its nodes run, then retry")
     if NAMESPACE_MISSING in str(failure):
-        return Misconfigured(f"{where}: Oxia has no such namespace: create it, or name another one in the URL")
-    return Rejected(f"{where} refuses the request ({failure})")
+        return Misconfigured(f"{where}: the namespace does not exist: create it, or use another one in the URL")
+    return Rejected(f"{where} rejects the request ({failure})")
 
 
-def _one_line(details: str) -> str:
+def _single_line(details: str) -> str:
     return " ".join(details.split())[:300]

@@ -1,19 +1,19 @@
-"""The change feed: one stream per shard for all watches of this client, resumed where it broke off.
+"""Notifications of changes: one stream per shard for all watches of this client, resumed after a failure.
 
-Above: store.py.  Below: shards.py, node.py; watchers.py merges what a slow consumer has not taken.
+Above: store.py.  Below: shards.py, connection.py; watchers.py merges changes for slow consumers.
 
-Oxia numbers the feed of a shard without gaps. A stream begins by saying where the feed stands, so after a break we know
-what we missed: nothing, a stretch that can be asked for again, or (it stands before our place, or continues behind it)
-something that nobody can tell any more, and then everyone is told to look at everything.
+Oxia numbers the notifications of a shard without gaps. A stream begins with the current offset, so after a failure the
+missed notifications are known: none, a range that can be requested again, or (if the current offset is before the last
+one, or the stream continues after it) an unknown range. Then all watches get `everything`.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from lakestream.metadata.oxia.connection import OxiaNode, OxiaNodes
 from lakestream.metadata.oxia.errors import CallFailed, Effect
-from lakestream.metadata.oxia.node import Node, Nodes
-from lakestream.metadata.oxia.paths import PROBE_PATH
+from lakestream.metadata.oxia.key_ranges import PROBE_PATH
 from lakestream.metadata.oxia.proto import oxia_pb2 as pb
 from lakestream.metadata.oxia.settings import OxiaSettings
 from lakestream.metadata.oxia.shards import Shards
@@ -22,18 +22,18 @@ from lakestream.metadata.watchers import Watchers
 
 
 class ChangeFeed:
-    def __init__(self, nodes: Nodes, shards: Shards, settings: OxiaSettings) -> None:
+    def __init__(self, nodes: OxiaNodes, shards: Shards, settings: OxiaSettings) -> None:
         self._nodes = nodes
         self._shards = shards
         self._timeout_s = settings.request_timeout_ms / 1000
         self._watchers = Watchers()
         self._offsets: dict[int, int] = {}
-        self._placed: dict[int, asyncio.Event] = {}
+        self._positioned: dict[int, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def watch(self, prefix: str) -> AsyncGenerator[Changes, None]:
         self._start()
-        await self._wait_placed()
+        await self._wait_for_offsets()
         async with aclosing(self._watchers.watch(prefix)) as changes:
             async for change in changes:
                 yield change
@@ -46,18 +46,18 @@ class ChangeFeed:
             await asyncio.wait(self._tasks)
 
     def _start(self) -> None:
-        """With the first watch; a client that watches nothing has no streams."""
+        """Starts the streams with the first watch. A client without watches has no streams."""
         for shard in self._shards.all():
-            if shard not in self._placed:
-                self._placed[shard] = asyncio.Event()
+            if shard not in self._positioned:
+                self._positioned[shard] = asyncio.Event()
                 self._tasks.append(asyncio.create_task(self._follow(shard), name=f"oxia.changes.{shard}"))
 
-    async def _wait_placed(self) -> None:
-        """So that a healthy feed misses nothing from the first item on. A late shard makes up by `everything`."""
+    async def _wait_for_offsets(self) -> None:
+        """Waits until all streams have an offset, so that no later change is missed. Late shards send `everything`."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                for placed in list(self._placed.values()):
-                    await placed.wait()
+                for positioned in list(self._positioned.values()):
+                    await positioned.wait()
         except TimeoutError:
             return
 
@@ -66,41 +66,41 @@ class ChangeFeed:
             try:
                 address = await self._shards.leader_of(shard, self._timeout_s)
                 async with self._shards.while_leads(shard, address):
-                    await self._listen(shard, self._nodes[address])
+                    await self._receive(shard, self._nodes[address])
             except CallFailed as failure:
                 if failure.effect is Effect.REFUSED:
-                    self._watchers.close(f"oxia: no change feed of shard {shard} ({failure})")
+                    self._watchers.close(f"oxia: no notifications of shard {shard} ({failure})")
                     return
-            await self._shards.settle()
+            await self._shards.refresh()
 
-    async def _listen(self, shard: int, node: Node) -> None:
+    async def _receive(self, shard: int, node: OxiaNode) -> None:
         offset = self._offsets.get(shard)
-        async with aclosing(node.notifications(shard, None, self._timeout_s)) as fresh:
-            stands_at = (await anext(fresh)).offset
-            if offset is None or stands_at < offset:
-                self._place(shard, stands_at)
-            if stands_at == self._offsets[shard]:
-                return await self._take_all(shard, fresh)
+        async with aclosing(node.notifications(shard, None, self._timeout_s)) as latest:
+            current = (await anext(latest)).offset
+            if offset is None or current < offset:
+                self._set_offset(shard, current)
+            if current == self._offsets[shard]:
+                return await self._receive_batches(shard, latest)
         async with aclosing(node.notifications(shard, offset, None)) as resumed:
-            await self._take_all(shard, resumed)
+            await self._receive_batches(shard, resumed)
 
-    def _place(self, shard: int, offset: int) -> None:
+    def _set_offset(self, shard: int, offset: int) -> None:
         self._offsets[shard] = offset
-        self._placed[shard].set()
-        self._watchers.tell_everything()
+        self._positioned[shard].set()
+        self._watchers.notify_everything()
 
-    async def _take_all(self, shard: int, batches: AsyncGenerator[pb.NotificationBatch, None]) -> None:
+    async def _receive_batches(self, shard: int, batches: AsyncGenerator[pb.NotificationBatch, None]) -> None:
         async for batch in batches:
-            self._take(shard, batch)
+            self._distribute(shard, batch)
 
-    def _take(self, shard: int, batch: pb.NotificationBatch) -> None:
+    def _distribute(self, shard: int, batch: pb.NotificationBatch) -> None:
         expected = self._offsets[shard] + 1
         if batch.offset < expected:
             return
         self._offsets[shard] = batch.offset
-        # A deleted range (not by us: we delete record by record) does not say what was in it.
+        # A range delete (of another program: this client deletes single records) has no paths of the deleted records.
         ranges = any(event.type == pb.KEY_RANGE_DELETED for event in batch.notifications.values())
         if batch.offset > expected or ranges:
-            self._watchers.tell_everything()
+            self._watchers.notify_everything()
         else:
-            self._watchers.tell([path for path in batch.notifications if path != PROBE_PATH])
+            self._watchers.notify([path for path in batch.notifications if path != PROBE_PATH])

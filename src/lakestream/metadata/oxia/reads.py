@@ -1,10 +1,10 @@
-"""Reads: joined per node and shard, tried again at whoever leads now, until the call's time is up.
+"""Reads: batched per node and shard, and retried on the current leader until the call's deadline.
 
-Above: store.py.  Below: grouping.py, shards.py, node.py.
+Above: store.py.  Below: batching.py, shards.py, connection.py.
 
-An Oxia leader answers reads without asking the others, so one that was just deposed may answer what no longer holds.
-Two ways around that: `confirmed` reads go to a node that acknowledged a write begun after the call, and `on` reads go
-to exactly the node that is named, where a write was acknowledged before.
+An Oxia leader serves reads without its followers, so a deposed leader may return stale records. To avoid that,
+`confirmed` reads go to a node that has acknowledged a write which began after the call, and `on` reads go to a given
+node, which has acknowledged a write before.
 """
 
 import asyncio
@@ -12,22 +12,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from lakestream.errors import Unavailable
+from lakestream.metadata.oxia.batching import Batcher
+from lakestream.metadata.oxia.connection import OxiaNodes
 from lakestream.metadata.oxia.errors import CallFailed, Effect, for_caller
-from lakestream.metadata.oxia.grouping import Grouper
-from lakestream.metadata.oxia.node import Nodes
 from lakestream.metadata.oxia.proto import oxia_pb2 as pb
 from lakestream.metadata.oxia.settings import OxiaSettings
 from lakestream.metadata.oxia.shards import Shards
-from lakestream.metadata.oxia.writes import Acked
+from lakestream.metadata.oxia.writes import PutAck
 
 T = TypeVar("T")
 
 
-class Reader:
+class OxiaReader:
     """All reads of one shard by this client."""
 
     def __init__(
-        self, shard: int, nodes: Nodes, shards: Shards, settings: OxiaSettings, probe: Callable[[], Awaitable[Acked]]
+        self,
+        shard: int,
+        nodes: OxiaNodes,
+        shards: Shards,
+        settings: OxiaSettings,
+        probe: Callable[[], Awaitable[PutAck]],
     ) -> None:
         self._shard = shard
         self._nodes = nodes
@@ -35,42 +40,42 @@ class Reader:
         self._settings = settings
         self._probe = probe
         self._where = f"metadata store {settings}, shard {shard}"
-        self._groups: dict[str, Grouper[pb.GetRequest, pb.GetResponse]] = {}
+        self._batchers: dict[str, Batcher[pb.GetRequest, pb.GetResponse]] = {}
 
     async def get(self, request: pb.GetRequest, *, confirmed: bool = False) -> pb.GetResponse:
         async def attempt(address: str) -> pb.GetResponse:
-            (answer,) = await self.on(address, [request])
-            return answer
+            (response,) = await self.on(address, [request])
+            return response
 
-        return await self._until_answered(attempt, confirmed)
+        return await self._retry(attempt, confirmed)
 
     async def scan(
         self, start: str, end: str, limit: int | None, guard: pb.GetRequest | None, *, confirmed: bool
     ) -> tuple[list[pb.GetResponse], pb.GetResponse | None]:
-        """The range, and the guard read after it on the same node."""
+        """Returns the range, and the guard, which is read after it on the same node."""
 
         async def attempt(address: str) -> tuple[list[pb.GetResponse], pb.GetResponse | None]:
-            found = await self._nodes[address].scan(self._shard, start, end, limit, self._timeout_s)
-            return found, (await self.on(address, [guard]))[0] if guard is not None else None
+            records = await self._nodes[address].scan(self._shard, start, end, limit, self._timeout_s)
+            return records, (await self.on(address, [guard]))[0] if guard is not None else None
 
-        return await self._until_answered(attempt, confirmed)
+        return await self._retry(attempt, confirmed)
 
     async def on(self, address: str, requests: Sequence[pb.GetRequest]) -> list[pb.GetResponse]:
-        """On this very node, begun after this call, or `CallFailed`."""
-        group = self._groups.get(address)
-        if group is None:
-            group = self._groups[address] = self._new_group(address)
-        return await group.ask(requests)
+        """Reads on the given node, after this call began. Raises `CallFailed`."""
+        batcher = self._batchers.get(address)
+        if batcher is None:
+            batcher = self._batchers[address] = self._new_batcher(address)
+        return await batcher.execute(requests)
 
     async def close(self, reason: Unavailable) -> None:
-        for group in self._groups.values():
-            await group.close(reason)
+        for batcher in self._batchers.values():
+            await batcher.close(reason)
 
     @property
     def _timeout_s(self) -> float:
         return self._settings.request_timeout_ms / 1000
 
-    async def _until_answered(self, attempt: Callable[[str], Awaitable[T]], confirmed: bool) -> T:
+    async def _retry(self, attempt: Callable[[str], Awaitable[T]], confirmed: bool) -> T:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._settings.retry_budget_ms / 1000
         while True:
@@ -79,18 +84,18 @@ class Reader:
             except CallFailed as failure:
                 if failure.effect is Effect.REFUSED or loop.time() >= deadline_s:
                     raise for_caller(self._where, failure) from None
-            await self._shards.settle()
+            await self._shards.refresh()
 
     async def _address(self, confirmed: bool) -> str:
         if confirmed:
             return (await self._probe()).address
         return await self._shards.leader_of(self._shard, self._timeout_s)
 
-    def _new_group(self, address: str) -> Grouper[pb.GetRequest, pb.GetResponse]:
+    def _new_batcher(self, address: str) -> Batcher[pb.GetRequest, pb.GetResponse]:
         async def send(requests: list[pb.GetRequest]) -> list[pb.GetResponse]:
             return await self._nodes[address].read(self._shard, requests, self._timeout_s)
 
-        return Grouper(
+        return Batcher(
             send,
             size_of=lambda request: len(request.key),
             count_max=self._settings.group_count_max,

@@ -1,27 +1,29 @@
-"""Sessions: what ephemeral records hang on. Oxia's are of one shard each; ours opens one in every shard that it needs.
+"""Sessions of ephemeral records. Oxia's sessions belong to one shard; this one opens one in each shard that it needs.
 
-Above: store.py.  Below: shards.py, node.py.
+Above: store.py.  Below: shards.py, connection.py.
 
-A session is lost when the server says so, or when no keep-alive came through for longer than its timeout, counted from
-when the last good one was *sent*: never later than the server counts.
+A session is lost when the server reports it, or when no keep-alive succeeded for longer than its timeout. The time is
+counted from when the last successful one was *sent*, so it never ends later than on the server.
 """
 
 import asyncio
 from contextlib import suppress
 
 from lakestream.errors import Missing
+from lakestream.metadata.oxia.connection import OxiaNodes
 from lakestream.metadata.oxia.errors import CallFailed, Effect, for_caller
-from lakestream.metadata.oxia.node import Nodes
 from lakestream.metadata.oxia.settings import OxiaSettings
 from lakestream.metadata.oxia.shards import Shards
 
 TIMEOUT_MS_MIN = 2_000
 TIMEOUT_MS_MAX = 300_000
-"""What Oxia accepts; a wish outside is moved to the nearest."""
+"""Limits of Oxia, to which timeouts are clamped."""
 
 
 class OxiaSession:
-    def __init__(self, nodes: Nodes, shards: Shards, settings: OxiaSettings, timeout_ms: int, identity: str) -> None:
+    def __init__(
+        self, nodes: OxiaNodes, shards: Shards, settings: OxiaSettings, timeout_ms: int, identity: str
+    ) -> None:
         self._nodes = nodes
         self._shards = shards
         self._settings = settings
@@ -47,16 +49,19 @@ class OxiaSession:
         await self._lost.wait()
 
     async def id_on(self, shard: int) -> int:
-        """Its id in this shard, opened there if need be. Missing: it is lost. Unavailable: no answer in time."""
+        """Returns its id in a shard, and opens it there if necessary.
+
+        Raises Missing if the session is lost, Unavailable if the shard does not respond in time.
+        """
         async with self._opening:
             if self.lost:
-                raise Missing("the session is gone; open another")
+                raise Missing("the session has ended: open another")
             if shard not in self._ids:
                 await self._open(shard)
             return self._ids[shard]
 
     async def close(self) -> None:
-        """If a shard does not answer, the records there go when the timeout has passed."""
+        """Ends the session. If a shard does not respond, its records are deleted after the timeout."""
         already_lost = self.lost
         self.lose()
         self._task.cancel()
@@ -75,7 +80,7 @@ class OxiaSession:
             sent_s = loop.time()
             try:
                 address = await self._shards.leader_of(shard, self._request_timeout_s)
-                # One whose answer was lost ends by itself, as nobody keeps it alive.
+                # If the response is lost, the session expires, because it gets no keep-alives.
                 self._ids[shard] = await self._nodes[address].create_session(
                     shard, self._timeout_ms, self._identity, self._request_timeout_s
                 )
@@ -84,7 +89,7 @@ class OxiaSession:
             except CallFailed as failure:
                 if failure.effect is Effect.REFUSED or loop.time() >= deadline_s:
                     raise for_caller(f"metadata store {self._settings}, shard {shard}", failure) from None
-            await self._shards.settle()
+            await self._shards.refresh()
 
     async def _close(self, shard: int, session_id: int) -> None:
         with suppress(CallFailed):
@@ -92,15 +97,15 @@ class OxiaSession:
             await self._nodes[address].close_session(shard, session_id, self._request_timeout_s)
 
     async def _keep_alive(self) -> None:
-        """At a third of the timeout, and sooner again after a failure."""
+        """Sends keep-alives at a third of the timeout, and sooner after a failure."""
         interval_s = self._timeout_ms / 3000
         pause_s = interval_s
         while not self.lost:
             await asyncio.sleep(pause_s)
-            heard = await asyncio.gather(*(self._beat(shard, session_id) for shard, session_id in self._ids.items()))
-            pause_s = interval_s if all(heard) else interval_s / 5
+            results = await asyncio.gather(*(self._heartbeat(*session) for session in self._ids.items()))
+            pause_s = interval_s if all(results) else interval_s / 5
 
-    async def _beat(self, shard: int, session_id: int) -> bool:
+    async def _heartbeat(self, shard: int, session_id: int) -> bool:
         sent_s = asyncio.get_running_loop().time()
         try:
             address = await self._shards.leader_of(shard, self._request_timeout_s)
@@ -109,7 +114,7 @@ class OxiaSession:
             if failure.effect is Effect.SESSION_GONE:
                 self.lose()
             else:
-                await self._shards.settle()
+                await self._shards.refresh()
             return False
         self._alive_s[shard] = sent_s
         return True

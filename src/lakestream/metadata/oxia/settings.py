@@ -1,6 +1,6 @@
-"""How to reach Oxia, and how long to wait for it."""
+"""Addresses, timeouts and limits of the Oxia client."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakestream.errors import Misconfigured
 
@@ -11,17 +11,21 @@ _EXAMPLE = "write it as oxia://host:port[,host:port]/namespace"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OxiaSettings:
     addresses: tuple[str, ...]
-    """Some nodes to start from; the others are learnt from them."""
+    """Bootstrap nodes, which return the addresses of the others."""
     namespace: str = "default"
     request_timeout_ms: int = 2_000
-    """One request to one node. A frozen node never says no, so this is how long it can hold us up."""
+    """For one request to one node. A frozen node delays a call by this time."""
     retry_budget_ms: int = 10_000
-    """All tries of one call together. A call ends at most one request later than this."""
+    """For all attempts of a call. A call ends at most one request later."""
     start_timeout_ms: int = 10_000
     group_count_max: int = 1_000
     group_bytes_max: int = 2 * 1024 * 1024
     waiting_count_max: int = 10_000
-    """Calls that wait for one shard; more of them wait at the door."""
+    """Operations in the queue of a shard. More operations wait before they are queued."""
+
+    def patient(self) -> "OxiaSettings":
+        """Returns settings for work for which no client waits."""
+        return replace(self, request_timeout_ms=5_000, retry_budget_ms=60_000)
 
     @classmethod
     def from_url(cls, url: str) -> "OxiaSettings":

@@ -1,7 +1,8 @@
-"""Which shard a home belongs to, and which node leads that shard now.
+"""Maps homes to shards, and shards to their current leaders.
 
-One stream of assignments is kept open; every message is the whole map. When the stream breaks, or a caller doubts the
-map because a leader does not answer, the next node is asked. The map is a hint: a node that does not lead says so.
+Receives the map from one stream of assignments; every message has the whole map. If the stream fails, or a call
+suspects that the map is stale because a leader does not respond, the stream is opened on the next node. The map is a
+hint: a node that is not the leader rejects the call.
 """
 
 import asyncio
@@ -13,18 +14,18 @@ from dataclasses import dataclass
 import xxhash
 
 from lakestream.errors import LakestreamError, Unavailable
+from lakestream.metadata.oxia.connection import OxiaNodes
 from lakestream.metadata.oxia.errors import CallFailed, Effect, for_caller
-from lakestream.metadata.oxia.node import Nodes
 from lakestream.metadata.oxia.proto import oxia_pb2 as pb
 from lakestream.metadata.oxia.settings import OxiaSettings
 
 RETRY_PAUSE_S = 0.05
-_DOUBT_INTERVAL_S = 0.5
-"""A stream this young is not doubted: its map is as new as it gets."""
+_REOPEN_INTERVAL_S = 0.5
+"""A younger stream is not reopened: its map is as new as possible."""
 
 
 def hash_of(home: str) -> int:
-    """As the server and its own clients have it: the low half of XXH3-64."""
+    """Returns the hash that Oxia's servers and clients use: the low half of XXH3-64."""
     return xxhash.xxh3_64_intdigest(home.encode()) & 0xFFFF_FFFF
 
 
@@ -35,7 +36,7 @@ class Shard:
     """Empty during an election."""
     hash_min: int
     hash_max: int
-    """Inclusive, as Oxia has it."""
+    """Inclusive, as in Oxia."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,38 +59,41 @@ def shard_map(message: pb.ShardAssignments, namespace: str) -> ShardMap:
     return ShardMap(
         tuple(
             Shard(
-                one.shard, one.leader, one.int32_hash_range.min_hash_inclusive, one.int32_hash_range.max_hash_inclusive
+                item.shard,
+                item.leader,
+                item.int32_hash_range.min_hash_inclusive,
+                item.int32_hash_range.max_hash_inclusive,
             )
-            for one in assignments
+            for item in assignments
         )
     )
 
 
 @dataclass(eq=False, slots=True)
-class _Tie:
-    """A block of code that lasts only while `address` leads `shard`."""
+class _LeaderScope:
+    """A block of code that is ended when `address` no longer leads `shard`."""
 
     shard: int
     address: str
-    limit: asyncio.Timeout
+    timeout: asyncio.Timeout
 
 
 class Shards:
-    def __init__(self, nodes: Nodes, settings: OxiaSettings) -> None:
+    def __init__(self, nodes: OxiaNodes, settings: OxiaSettings) -> None:
         self._nodes = nodes
         self._settings = settings
         self._map = ShardMap()
         self._changed = asyncio.Event()
-        self._known = deque(settings.addresses)
+        self._addresses = deque(settings.addresses)
         self._failure: CallFailed | None = None
-        self._stream_limit: asyncio.Timeout | None = None
+        self._stream_timeout: asyncio.Timeout | None = None
         self._stream_opened_s = 0.0
-        self._ties: set[_Tie] = set()
+        self._scopes: set[_LeaderScope] = set()
         self._homes: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Returns with the first map, or raises why there is none."""
+        """Waits for the first map. Raises the reason if there is none."""
         self._task = asyncio.create_task(self._run(), name="oxia.shards")
         try:
             async with asyncio.timeout(self._settings.start_timeout_ms / 1000):
@@ -97,8 +101,8 @@ class Shards:
                     self._raise_if_refused()
                     await self._changed.wait()
         except TimeoutError:
-            why = self._failure or CallFailed(Effect.NONE, "no answer")
-            raise for_caller(f"metadata store {self._settings}", why) from None
+            failure = self._failure or CallFailed(Effect.NONE, "no response")
+            raise for_caller(f"metadata store {self._settings}", failure) from None
 
     async def close(self) -> None:
         if self._task is not None:
@@ -113,14 +117,14 @@ class Shards:
         if number is None:
             number = self._map.number_of(home)
             if number is None:
-                raise Unavailable(f"metadata store {self._settings}: no shard keeps {home!r} now; try again")
+                raise Unavailable(f"metadata store {self._settings}: no shard has the home {home!r} now: retry")
             if len(self._homes) >= 100_000:
                 self._homes.clear()
             self._homes[home] = number
         return number
 
     async def leader_of(self, shard: int, timeout_s: float) -> str:
-        """The node that leads it, waited for during an election."""
+        """Returns the address of the shard's leader. Waits during an election."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not (leader := self._map.leader_of(shard)):
@@ -129,47 +133,47 @@ class Shards:
         except TimeoutError:
             raise CallFailed(Effect.NONE, f"shard {shard} has no leader for {timeout_s:.1f} s") from None
 
-    async def settle(self, pause_s: float = RETRY_PAUSE_S) -> None:
-        """Before another try: ask for a newer map, and wait for it a little."""
-        self._doubt()
+    async def refresh(self, pause_s: float = RETRY_PAUSE_S) -> None:
+        """Must be called before a retry: reopens the stream if it is old, and waits up to `pause_s` for a new map."""
+        self._reopen_stream()
         try:
             async with asyncio.timeout(pause_s):
                 await self._changed.wait()
         except TimeoutError:
             return
-        # Those who waited for one new map do not all storm the new leader in the same instant as it takes office.
+        # All callers get the new map at the same time; the pause keeps them from overloading a newly elected leader.
         await asyncio.sleep(pause_s / 10)
 
     @asynccontextmanager
     async def while_leads(self, shard: int, address: str) -> AsyncIterator[None]:
-        """Ends the block with `CallFailed` when the map names another leader: a stream would wait for the old one."""
+        """Ends the block with `CallFailed` when the map has another leader: a stream would wait for the old one."""
         try:
-            async with asyncio.timeout(None) as limit:
-                tie = _Tie(shard, address, limit)
-                self._ties.add(tie)
+            async with asyncio.timeout(None) as timeout:
+                scope = _LeaderScope(shard, address, timeout)
+                self._scopes.add(scope)
                 try:
                     yield
                 finally:
-                    self._ties.discard(tie)
+                    self._scopes.discard(scope)
         except TimeoutError:
             raise CallFailed(Effect.NONE, f"shard {shard} is no longer led by {address}") from None
 
-    def _doubt(self) -> None:
-        """The one who tells us who leads may be the one that hangs."""
+    def _reopen_stream(self) -> None:
+        """Ends the current stream: its node may be the one that hangs."""
         now = asyncio.get_running_loop().time()
-        if self._stream_limit is not None and now - self._stream_opened_s > _DOUBT_INTERVAL_S:
-            self._stream_limit.reschedule(now)
-            self._stream_limit = None
+        if self._stream_timeout is not None and now - self._stream_opened_s > _REOPEN_INTERVAL_S:
+            self._stream_timeout.reschedule(now)
+            self._stream_timeout = None
 
     async def _run(self) -> None:
         while True:
-            address = self._known[0]
+            address = self._addresses[0]
             try:
                 await self._follow(address)
             except CallFailed as failure:
                 self._failure = failure
-                self._announce()
-            self._known.rotate(-1)
+                self._notify()
+            self._addresses.rotate(-1)
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _follow(self, address: str) -> None:
@@ -177,29 +181,29 @@ class Shards:
         node = self._nodes[address]
         stream = node.assignments(self._settings.namespace, self._settings.request_timeout_ms / 1000)
         try:
-            async with asyncio.timeout(None) as self._stream_limit, aclosing(stream) as messages:
+            async with asyncio.timeout(None) as self._stream_timeout, aclosing(stream) as messages:
                 async for message in messages:
-                    self._take(shard_map(message, self._settings.namespace))
+                    self._update(shard_map(message, self._settings.namespace))
         except TimeoutError:
-            raise CallFailed(Effect.NONE, f"{address}: its map of shards is in doubt") from None
+            raise CallFailed(Effect.NONE, f"{address}: its map of shards may be stale") from None
         finally:
-            self._stream_limit = None
+            self._stream_timeout = None
 
-    def _take(self, fresh: ShardMap) -> None:
-        if not fresh.shards or fresh == self._map:
+    def _update(self, new: ShardMap) -> None:
+        if not new.shards or new == self._map:
             return
-        self._map = fresh
+        self._map = new
         self._homes.clear()
-        # The one that we hear this from stays first, as the stream's loop expects.
-        self._known = deque(dict.fromkeys([self._known[0], *self._settings.addresses, *fresh.leaders()]))
+        # The node of the stream stays first, as `_run` expects.
+        self._addresses = deque(dict.fromkeys([self._addresses[0], *self._settings.addresses, *new.leaders()]))
         now = asyncio.get_running_loop().time()
-        for tie in list(self._ties):
-            if fresh.leader_of(tie.shard) not in ("", tie.address):
-                self._ties.discard(tie)
-                tie.limit.reschedule(now)
-        self._announce()
+        for scope in list(self._scopes):
+            if new.leader_of(scope.shard) not in ("", scope.address):
+                self._scopes.discard(scope)
+                scope.timeout.reschedule(now)
+        self._notify()
 
-    def _announce(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -1,12 +1,15 @@
-"""Reads, in SQL. Each is one look at the newest commit, on a reading thread's own connection.
+"""Reads in SQL, and the reading threads. Each read sees the newest commit, on its thread's own connection.
 
-A record whose session has run out is not there, although nobody may have deleted it yet.
+A record whose session has expired is not returned, even if it is not deleted yet.
 """
 
 import sqlite3
+from pathlib import Path
 from typing import NamedTuple
 
 from lakestream.metadata.sqlite.database import CHANGES_KEPT
+from lakestream.metadata.sqlite.errors import explain
+from lakestream.metadata.sqlite.work_queue import WorkQueue
 from lakestream.metadata.store import Record
 
 ALIVE = """(session IS NULL OR EXISTS (
@@ -24,20 +27,20 @@ SCAN_TO = f"""SELECT {COLUMNS} FROM records WHERE folder = :folder AND name >= :
     ORDER BY name LIMIT :limit"""
 
 
-class News(NamedTuple):
+class ChangesSince(NamedTuple):
     version: int
     paths: list[str] | None
-    """What changed; None where it is not known any more."""
+    """Changed paths, or None if they are no longer stored."""
     expired: bool
-    """A session has run out and its records wait to be deleted."""
+    """Whether a session has expired whose records must be deleted."""
 
 
 def get(connection: sqlite3.Connection, path: str, now_ms: int) -> Record | None:
     folder, _, name = path.rpartition("/")
-    return one(connection, GET, folder, name, now_ms)
+    return first_record(connection, GET, folder, name, now_ms)
 
 
-def one(connection: sqlite3.Connection, sql: str, folder: str, name: str, now_ms: int) -> Record | None:
+def first_record(connection: sqlite3.Connection, sql: str, folder: str, name: str, now_ms: int) -> Record | None:
     row = connection.execute(sql, {"folder": folder, "name": name, "now": now_ms}).fetchone()
     return Record._make(row) if row else None
 
@@ -55,15 +58,33 @@ def version(connection: sqlite3.Connection) -> int:
     return newest
 
 
-def news(connection: sqlite3.Connection, seen: int, now_ms: int) -> News:
-    """What happened after version `seen`. The counter is read first: what comes in between is told twice, not lost."""
+def changes_since(connection: sqlite3.Connection, last: int, now_ms: int) -> ChangesSince:
+    """Returns the changes after version `last`. Reads the counter first: a concurrent change is repeated, not lost."""
     newest = version(connection)
     expired = connection.execute("SELECT 1 FROM sessions WHERE expires_ms <= ?", (now_ms,)).fetchone() is not None
-    if not 0 <= newest - seen < CHANGES_KEPT:
-        return News(newest, None, expired)
+    if not 0 <= newest - last < CHANGES_KEPT:
+        return ChangesSince(newest, None, expired)
     rows = connection.execute(
-        """SELECT folder || '/' || name FROM records WHERE version > :seen
-        UNION ALL SELECT path FROM deleted WHERE version > :seen""",
-        {"seen": seen},
+        """SELECT folder || '/' || name FROM records WHERE version > :last
+        UNION ALL SELECT path FROM deleted WHERE version > :last""",
+        {"last": last},
     )
-    return News(newest, [path for (path,) in rows], expired)
+    return ChangesSince(newest, [path for (path,) in rows], expired)
+
+
+READS_MAX = 16
+"""Per batch: a result waits for at most this many other reads."""
+
+
+def run_reader(queue: WorkQueue[sqlite3.Connection], connection: sqlite3.Connection, path: Path) -> None:
+    """Executes reads in batches until the queue is closed."""
+    while (first := queue.next()) is not None:
+        calls = [first]
+        queue.add_waiting(calls, READS_MAX)
+        for call in calls:
+            try:
+                call.run(connection)
+            except sqlite3.Error as error:
+                call.error = explain(error, path)
+        queue.complete(calls)
+    connection.close()

@@ -1,7 +1,7 @@
-"""One write transaction: what put, create and delete mean, in SQL.
+"""Write transaction: put, create and delete in SQL.
 
-Called by the writer's thread (`writer.py`), which begins and commits it. Many callers share one transaction, so every
-operation answers with a value and leaves the others alone.
+Called by the writer thread (`writer.py`), which begins and commits it. Many callers share one transaction, so a failed
+operation returns its error as a value and does not affect the others.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ ROW = "(?, ?, ?, ?, ?, ?)"
 UNLESS_TAKEN = "ON CONFLICT (folder, name) DO NOTHING"
 INSERT = f"INSERT INTO records VALUES {ROW} {UNLESS_TAKEN}"
 CREATES_MAX = 16
-"""In one statement."""
+"""Creates per statement."""
 UPDATE = "UPDATE records SET version = ?, value = ?, session = ? WHERE version = ?"
 
 NAMES = "SELECT name FROM records WHERE folder = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
@@ -29,8 +29,8 @@ FROM records WHERE folder = ?2 AND name BETWEEN ?3 AND ?4
 DELETE = "DELETE FROM records WHERE folder = ? AND name BETWEEN ? AND ?"
 
 
-class Transaction:
-    """`changed` are the paths it wrote or deleted; versions `[version_start + 1, version]` are its own."""
+class WriteTransaction:
+    """A transaction with the versions `[version_start + 1, version]`. `changed` has the written and deleted paths."""
 
     def __init__(self, connection: sqlite3.Connection, now_ms: int) -> None:
         self._connection = connection
@@ -41,21 +41,23 @@ class Transaction:
         self.version_start = self.version
         self.changed: list[str] = []
         self._deleted = False
-        # Sessions that ran out are gone before anything else happens: what follows need not ask.
+        # Expired sessions are deleted first, so later operations need not check the expiry.
         if expires_ms is not None and expires_ms <= now_ms:
             self._expire_sessions()
 
     def put(self, put: Put, session: int | None) -> Stored | Conflict | Missing:
         path = put.key.path
         if session is not None and not self._is_alive(session):
-            return Missing(f"{path}: its session is gone; open another")
+            return Missing(f"{path}: its session has ended: open another")
         if put.expected == ABSENT:
             return self._insert(path, put.value, session)
         folder, name = _split(path)
-        there = self._cursor.execute(FIND, (folder, name)).fetchone()
-        if there is None:
-            return self._insert(path, put.value, session) if put.expected is ANY else Conflict(f"{path}: is not there")
-        version, created_ms = there
+        row = self._cursor.execute(FIND, (folder, name)).fetchone()
+        if row is None:
+            return (
+                self._insert(path, put.value, session) if put.expected is ANY else Conflict(f"{path}: does not exist")
+            )
+        version, created_ms = row
         if put.expected is not ANY and put.expected != version:
             return Conflict(f"{path}: is at version {version}, not {put.expected}")
         self.version += 1
@@ -64,28 +66,28 @@ class Transaction:
         return Stored(self.version, created_ms)
 
     def create(self, creates: Sequence[Create]) -> list[Created | Conflict]:
-        answers: list[Created | Conflict] = []
+        results: list[Created | Conflict] = []
         for start in range(0, len(creates), CREATES_MAX):
-            answers += self._create_some(creates[start : start + CREATES_MAX])
-        return answers
+            results += self._create_chunk(creates[start : start + CREATES_MAX])
+        return results
 
-    def _create_some(self, creates: Sequence[Create]) -> list[Created | Conflict]:
-        """Whoever finds its key taken leaves a gap in the versions, which nobody minds."""
+    def _create_chunk(self, creates: Sequence[Create]) -> list[Created | Conflict]:
+        """Creates records in one statement. Conflicts leave gaps in the versions, which have no effect."""
         keys: list[object] = []
         for version, create in enumerate(creates, self.version + 1):
             keys += (version, *_split(create.key.path), create.value, self._now_ms, None)
-        made = {version for (version,) in self._cursor.execute(_create(len(creates)), keys)}
+        created = {version for (version,) in self._cursor.execute(_create(len(creates)), keys)}
         guards = self._records([create.guard.path for create in creates])
-        answers: list[Created | Conflict] = []
+        results: list[Created | Conflict] = []
         for version, create in enumerate(creates, self.version + 1):
             path = create.key.path
-            if version in made:
+            if version in created:
                 self.changed.append(path)
-                answers.append(Created(version, self._now_ms, guards.get(create.guard.path)))
+                results.append(Created(version, self._now_ms, guards.get(create.guard.path)))
             else:
-                answers.append(Conflict(f"{path}: is there already"))
-        self.version = max(made, default=self.version)
-        return answers
+                results.append(Conflict(f"{path}: already exists"))
+        self.version = max(created, default=self.version)
+        return results
 
     def _records(self, paths: Sequence[str]) -> dict[str, Record]:
         values = [part for path in paths for part in (path, *_split(path))]
@@ -93,16 +95,16 @@ class Transaction:
 
     def delete(self, path: str, expected: int | None) -> bool:
         folder, name = _split(path)
-        there = self._cursor.execute(FIND, (folder, name)).fetchone()
-        if there is None:
+        row = self._cursor.execute(FIND, (folder, name)).fetchone()
+        if row is None:
             return False
-        if expected is not ANY and there[0] != expected:
-            raise Conflict(f"{path}: is at version {there[0]}, not {expected}")
-        self._remove([(there[0], path)])
+        if expected is not ANY and row[0] != expected:
+            raise Conflict(f"{path}: is at version {row[0]}, not {expected}")
+        self._remove([(row[0], path)])
         return True
 
     def delete_range(self, folder: str, start: str, end: str, limit: int) -> int:
-        """How many it deleted: less than `limit` once there are no more."""
+        """Returns the number of deleted records: less than `limit` if there are no more."""
         names = self._cursor.execute(NAMES, (folder, start, end, limit)).fetchall()
         if names:
             (last,) = names[-1]
@@ -114,14 +116,14 @@ class Transaction:
         return len(names)
 
     def open_session(self, timeout_ms: int) -> tuple[int, int]:
-        """Its id and when it expires."""
+        """Returns the session's id and expiry time."""
         self.version += 1
         expires_ms = self._now_ms + timeout_ms
         self._cursor.execute("INSERT INTO sessions VALUES (?, ?)", (self.version, expires_ms))
         return self.version, expires_ms
 
-    def keep_session(self, session: int, timeout_ms: int) -> int | None:
-        """When it expires now; None if it is gone."""
+    def extend_session(self, session: int, timeout_ms: int) -> int | None:
+        """Returns the new expiry time, or None if the session has ended."""
         expires_ms = self._now_ms + timeout_ms
         self._cursor.execute("UPDATE sessions SET expires_ms = ? WHERE id = ?", (expires_ms, session))
         return expires_ms if self._cursor.rowcount else None
@@ -135,7 +137,7 @@ class Transaction:
         self._cursor.execute("DELETE FROM sessions WHERE id = ?", (session,))
 
     def finish(self) -> None:
-        """The last step before the commit."""
+        """Must be called before the commit."""
         if self.version == self.version_start:
             return
         self._cursor.execute("UPDATE counter SET version = ?", (self.version,))
@@ -147,13 +149,13 @@ class Transaction:
         version = self.version + 1
         self._cursor.execute(INSERT, (version, folder, name, value, self._now_ms, session))
         if not self._cursor.rowcount:
-            return Conflict(f"{path}: is there already")
+            return Conflict(f"{path}: already exists")
         self.version = version
         self.changed.append(path)
         return Stored(version, self._now_ms)
 
-    def _remove(self, found: list[tuple[int, str]]) -> None:
-        for version, path in found:
+    def _remove(self, records: list[tuple[int, str]]) -> None:
+        for version, path in records:
             self.version += 1
             self._cursor.execute("DELETE FROM records WHERE version = ?", (version,))
             self._cursor.execute("INSERT INTO deleted VALUES (?, ?)", (self.version, path))
@@ -169,8 +171,8 @@ class Transaction:
             self.end_session(session)
 
 
-# Every statement lets go of the interpreter and has to get hold of it again, which takes longer than the statement: so
-# there is one for many keys.
+# Every statement releases and reacquires the GIL, which takes longer than the statement itself, so one statement has
+# many keys.
 
 
 @cache

@@ -1,6 +1,6 @@
-"""The writer's thread: everyone who waits when a transaction starts shares it, and its one fsync (group commit).
+"""Writer thread with group commit: all calls that wait when a transaction starts share it and its fsync.
 
-Before: `line.py`.  After: `transaction.py` decides each item, `wake.py` tells other processes.
+Before: `work_queue.py`.  After: `transaction.py` executes each call, `notify_socket.py` notifies other processes.
 """
 
 import sqlite3
@@ -11,72 +11,73 @@ from typing import NamedTuple
 
 from lakestream.clock import Clock
 from lakestream.errors import Unavailable
-from lakestream.metadata.sqlite.database import Database, Opened
-from lakestream.metadata.sqlite.line import Job, Line
-from lakestream.metadata.sqlite.transaction import Transaction
-from lakestream.metadata.sqlite.trouble import explain, explain_commit
-from lakestream.metadata.sqlite.wake import Mailbox
+from lakestream.metadata.sqlite.database import Connections, Database
+from lakestream.metadata.sqlite.errors import explain, explain_commit
+from lakestream.metadata.sqlite.notify_socket import NotifySocket
+from lakestream.metadata.sqlite.transaction import WriteTransaction
+from lakestream.metadata.sqlite.work_queue import QueuedCall, WorkQueue
 
 CHECKPOINT_WAIT_MS = 100
 
 
 class Commit(NamedTuple):
-    """What a transaction changed: versions `(version_start, version]`."""
+    """Changes of a transaction, with the versions `(version_start, version]`."""
 
     version_start: int
     version: int
     paths: list[str]
 
 
-class Writer:
+class SqliteWriter:
     def __init__(
         self,
-        line: Line[Transaction],
+        queue: WorkQueue[WriteTransaction],
         database: Database,
-        opened: Opened,
+        connections: Connections,
         clock: Clock,
-        mailbox: Mailbox,
-        committed: Callable[[Commit], None],
+        notify_socket: NotifySocket,
+        on_commit: Callable[[Commit], None],
     ) -> None:
-        self._line = line
+        self._queue = queue
         self._database = database
-        self._lock = opened.lock
-        self._connection = opened.writer
+        self._lock = connections.lock
+        self._connection = connections.writer
         self._clock = clock
-        self._mailbox = mailbox
-        self._committed = committed
+        self._notify_socket = notify_socket
+        self._on_commit = on_commit
         self._identity = database.identity()
         self._wal_bytes_max = database.settings.wal_bytes_max
 
-    def rounds(self) -> None:
-        while (first := self._line.wait()) is not None:
-            self._round([first])
+    def run(self) -> None:
+        """Executes calls in groups until the queue is closed."""
+        while (first := self._queue.next()) is not None:
+            self._write([first])
         self._close()
 
-    def _round(self, jobs: list[Job[Transaction]]) -> None:
+    def _write(self, calls: list[QueuedCall[WriteTransaction]]) -> None:
         try:
-            with self._lock.held():
-                self._line.join_waiting(jobs, self._database.settings.group_max)
-                commit = self._commit(jobs)
+            with self._lock.acquired():
+                self._queue.add_waiting(calls, self._database.settings.group_max)
+                commit = self._commit(calls)
         except Exception as error:
-            for job in jobs:
-                job.error = error
-            self._line.answer(jobs)
+            for call in calls:
+                call.error = error
+            self._queue.complete(calls)
             return
         if commit.paths:
-            self._line.answer(jobs, partial(self._committed, commit))
-            self._mailbox.poke()
+            self._queue.complete(calls, partial(self._on_commit, commit))
+            self._notify_socket.notify()
         else:
-            self._line.answer(jobs)
-        self._cut_wal()
+            self._queue.complete(calls)
+        self._truncate_wal()
 
-    def _commit(self, jobs: list[Job[Transaction]]) -> Commit:
+    def _commit(self, calls: list[QueuedCall[WriteTransaction]]) -> Commit:
         self._check_file()
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            transaction = Transaction(self._connection, self._clock.now_ms())
-            for job in jobs:
-                job.run(transaction)
+            transaction = WriteTransaction(self._connection, self._clock.now_ms())
+            for call in calls:
+                call.run(transaction)
             transaction.finish()
         except sqlite3.Error as error:
             self._roll_back()
@@ -89,24 +90,22 @@ class Writer:
         return Commit(transaction.version_start, transaction.version, transaction.changed)
 
     def _check_file(self) -> None:
-        """A write to a file that was deleted or replaced would be acknowledged and seen by nobody else."""
+        """Raises Unavailable if the file was deleted or replaced: other processes would not see a write to it."""
         if self._database.identity() != self._identity:
-            raise Unavailable(
-                f"{self._database.path}: was moved or deleted while in use: put it back, then start again"
-            )
+            raise Unavailable(f"{self._database.path}: was moved or deleted while in use: restore it, then restart")
 
     def _roll_back(self) -> None:
-        with suppress(sqlite3.Error):  # SQLite may have done so by itself
+        with suppress(sqlite3.Error):  # SQLite may have rolled back already
             self._connection.execute("ROLLBACK")
 
-    def _cut_wal(self) -> None:
-        """SQLite's own checkpoints start the file anew only when no reader is on it, which may be never."""
+    def _truncate_wal(self) -> None:
+        """Truncates a large write-ahead file. SQLite's own checkpoints do that only without readers, so maybe never."""
         wal_bytes = self._database.wal_bytes()
         if wal_bytes <= self._wal_bytes_max:
             return
-        # If it fails (readers, a full disk), commits go on: try again when the file has grown by half.
+        # If it fails (readers, a full disk), commits continue, and it is retried when the file has grown by half.
         self._wal_bytes_max = wal_bytes * 3 // 2
-        with suppress(sqlite3.Error, Unavailable), self._lock.held():
+        with suppress(sqlite3.Error, Unavailable), self._lock.acquired():
             self._connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_WAIT_MS}")
             (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if not busy:
@@ -114,14 +113,14 @@ class Writer:
             self._connection.execute(f"PRAGMA busy_timeout = {self._database.settings.lock_wait_ms}")
 
     def _close(self) -> None:
-        """Under the lock, as whoever closes the database last makes a checkpoint.
+        """Closes the connection under the lock, because the last close of the database makes a checkpoint.
 
-        Without it, somebody else has the database open: there is nothing to do at the end.
+        If the lock is not available, another process has the database open, and there will be no checkpoint.
         """
         try:
-            with self._lock.held():
+            with self._lock.acquired():
                 self._connection.close()
         except Unavailable:
             self._connection.close()
         self._lock.close()
-        self._mailbox.close()
+        self._notify_socket.close()

@@ -1,3 +1,1 @@
-"""Topics that want it (`lakestream.table.formats=iceberg,delta`) have a Delta table over the files of their Iceberg
-table. `mirror.py` is the place to start; what it does to one table is in catalog/delta/.
-"""
+"""Keeps Delta tables over the files of Iceberg tables, for topics with `lakestream.table.formats=iceberg,delta`."""

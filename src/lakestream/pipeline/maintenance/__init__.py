@@ -1,8 +1,9 @@
-"""What keeps tables in order: small files merged, old rows and superseded ones gone, snapshots and orphans removed.
+"""Maintains tables: merges small files, compacts by key, deletes expired rows, expires snapshots, removes orphan files.
 
-maintain.py                       one look after another at each table; read this first
-merging.py compacting.py rows.py  what to do now: pure, from the table's files, its settings and the clock
-tasks.py                          what a worker is asked, and what it answers
-work.py, newest.py                in a worker: files are read and written anew
-catalog/rewrite.py, expire.py, orphans.py   the commits, and what is removed after them
+    service.py          visits one table after the other; read this first
+    plan.py             chooses the work: small_files.py, key_compaction.py, row_retention.py. Pure
+    tasks.py            what a worker receives, and what it returns
+    worker.py           in a worker: reads files and writes their replacements
+
+The commits are in catalog/operations: rewrite_files.py, expire_snapshots.py, remove_orphan_files.py.
 """

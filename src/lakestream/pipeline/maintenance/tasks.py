@@ -1,41 +1,43 @@
-"""What the driver asks of a worker, and what it hears back: small values that travel through Spark.
+"""Maintenance tasks of the driver to its workers, and their results: small values that Spark transports.
 
-Before: merging.py, compacting.py, rows.py decide.  After: work.py does it; maintain.py commits what came of it.
+Before: small_files.py, key_compaction.py, row_retention.py plan them.  After: worker.py runs them; service.py commits
+the results.
 """
 
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from lakestream.catalog.data_files import FileDescription
-from lakestream.catalog.file_layout import PLAIN_LAYOUT, FileLayout
+from lakestream.catalog.manifests.data_file import FileDescription
+from lakestream.catalog.topic_table.file_layout import PLAIN_LAYOUT, FileLayout
 from lakestream.schemas.columns import Column
-from lakestream.schemas.typing import Inferred, Misfits, Typing, WantedSchema
-from lakestream.schemas.writers import Writer
+from lakestream.schemas.value_format import ConversionErrors, ConversionSettings, InferredSchema, MissingSchema
+from lakestream.schemas.writer_schema import WriterSchema
 
 
-class Source(NamedTuple):
-    """A file of the table, of one partition."""
+class SourceFile(NamedTuple):
+    """A file of the table, with rows of one partition."""
 
     location: str
     size: int
     offset_first: int
     offset_last: int
     has_tombstones: bool
-    """Or may have."""
+    """Whether it has, or may have, tombstones."""
     deletes: tuple[str, ...]
-    """Position delete files that may be about it."""
+    """Position delete files that may apply to it."""
     spec_id: int | None = None
     values: tuple[Any, ...] = ()
-    """Of its partition spec: what is written anew of it stays in that partition. None: the stream's partition alone."""
+    """Values of its partition spec: its rewritten rows stay in that partition. Without a spec id: only the stream's
+    partition is kept."""
 
 
 class Writing(NamedTuple):
     """How files are written."""
 
     layout: FileLayout = PLAIN_LAYOUT
-    """Of the table now. Which partition rows are in does not change by it, but for those that get new values."""
+    """The current layout of the table. Rows stay in their table partition, unless their values change."""
     properties: tuple[tuple[str, str], ...] = ()
-    """Of the table, as far as they say something of it."""
+    """The table properties for writing files."""
 
 
 PLAIN_WRITING: Final = Writing()
@@ -43,24 +45,24 @@ PLAIN_WRITING: Final = Writing()
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """The rows of all sources, which are of one partition of the table, in as few files as may be."""
+    """Writes the rows of all sources, which are in one table partition, to as few files as possible."""
 
     partition: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     location: str
     """Of the table."""
     target: int
     columns: tuple[Column, ...] = ()
-    """That values and keys are typed into, and the stream's own. Empty: the table has only these and that of bytes."""
+    """The columns of values and keys, and the stream's own. Empty: the table has no schemas."""
     writing: Writing = PLAIN_WRITING
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
-    """Write each source anew without rows that are before both."""
+class RemoveRows:
+    """Rewrites each source without the rows that are before both the time and the offset."""
 
     partition: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     location: str
     target: int
     before_ms: int
@@ -71,11 +73,13 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """Write those sources anew that have rows which a newer one of the same key supersedes: newer ones are looked for
-    in `[dirty_from, end)`. Deletions before `tombstones_before` go too, but never the row at `newest`."""
+    """Rewrites the sources with rows that a newer row of the same key in `[dirty_from, end)` supersedes.
+
+    Tombstones before `tombstones_before` are removed, too, but never the row at `newest`.
+    """
 
     partition: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     location: str
     target: int
     dirty_from: int
@@ -88,60 +92,60 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Type the values of sources anew, as is said now; write those anew where fewer rows keep their bytes then."""
+    """Converts the values of sources again; rewrites a source if fewer of its rows keep their bytes."""
 
     partition: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourceFile, ...]
     location: str
     target: int
     columns: tuple[Column, ...]
-    typing: Typing
-    writers: tuple[Writer, ...]
-    """All that rows of the table may be of."""
+    conversion: ConversionSettings
+    writers: tuple[WriterSchema, ...]
+    """All writer schemas of rows in the table."""
     own_ids: tuple[int, ...]
-    """Of the columns that values and keys are in. A file with others is left as it is."""
+    """Ids of the columns of values and keys. A file with other columns is not rewritten."""
     writing: Writing = PLAIN_WRITING
 
 
-Task: TypeAlias = Merge | Forget | Compact | Repair
+Task: TypeAlias = Merge | RemoveRows | Compact | Repair
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The files are stored; nobody knows of them yet."""
+class RewrittenFiles:
+    """The files are stored, but not committed."""
 
-    gone: tuple[str, ...]
-    """The sources that they are to replace."""
+    removed: tuple[str, ...]
+    """The sources that the files replace."""
     files: tuple[FileDescription, ...]
     reached: int = 0
-    """Of a compaction: up to where the partition is clean then."""
+    """Of a compaction: the offset up to which the partition is clean after the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The files are stored."""
+    """The files are stored, but not committed."""
 
-    gone: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     files: tuple[FileDescription, ...] = ()
     rows_before: int = 0
-    """That keep their bytes in the sources."""
+    """Rows that keep their bytes in the sources."""
     rows_after: int = 0
-    """That keep them when they are typed as is said now."""
-    misfits: tuple[Misfits, ...] = ()
-    """Why."""
+    """Rows that keep their bytes when they are converted with the current schemas."""
+    errors: tuple[ConversionErrors, ...] = ()
+    """Why these rows keep their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class RepairWants:
-    """As `pipeline.tasks.Wants`."""
+class RepairSchemasMissing:
+    """As `pipeline.tasks.SchemasMissing`."""
 
-    schemas: tuple[WantedSchema, ...]
-    inferred: tuple[Inferred, ...]
+    schemas: tuple[MissingSchema, ...]
+    inferred: tuple[InferredSchema, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NotDone:
+class TaskFailed:
     reason: str
 
 
-Result: TypeAlias = Written | Repaired | RepairWants | NotDone
+Result: TypeAlias = RewrittenFiles | Repaired | RepairSchemasMissing | TaskFailed

@@ -1,30 +1,32 @@
-"""(key, version) → handler. What ApiVersions tells clients comes from this table, and so does docs/coverage.md.
+"""Dispatches requests to their handlers: (key, version) → handler.
 
-Before: server.py.  After: handlers/*.py, one file per request.
+Before: network/connection.py.  After: handlers/*/*.py, one file per request.
+
+The responses to ApiVersions and docs/coverage.md are made from the same table.
 """
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from time import perf_counter  # for the metrics only: nothing is decided by it
+from time import perf_counter  # for metrics only: no decision depends on it
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from lakestream.errors import LakestreamError, Rejected
-from lakestream.filed import Piece
 from lakestream.model import Buffer, MiB
-from lakestream.protocol.kafka import codec
-from lakestream.protocol.kafka.codec import Request, UnsupportedVersion
-from lakestream.protocol.kafka.counts import CANCELLED, FAILED, OK, REFUSED, RequestCounts
-from lakestream.protocol.kafka.server import Answer, CloseConnection, Connection
-from lakestream.protocol.kafka.services import Services
+from lakestream.protocol.kafka.network.connection import CloseConnection, Connection, PendingResponse, ResponseBytes
+from lakestream.protocol.kafka.network.request_metrics import CANCELLED, FAILED, OK, REFUSED, RequestCounts
+from lakestream.protocol.kafka.services import HandlerContext
+from lakestream.protocol.kafka.wire import codec
+from lakestream.protocol.kafka.wire.codec import Request, UnsupportedVersion
+from lakestream.records.file_region import BufferOrFile
 
 Body: TypeAlias = Mapping[str, Any]
-"""A response as a plain mapping, the same for all versions; or ready bytes, or nothing."""
+"""A response as a plain mapping, the same for all versions."""
 
 
 class Call(NamedTuple):
-    """A request, and who made it."""
+    """A request and its connection."""
 
     request: Request
     connection: Connection
@@ -41,20 +43,21 @@ class Call(NamedTuple):
         return self.request.get(name, default)
 
 
-Work: TypeAlias = Callable[[Call, Services], Awaitable[Body | list[Piece] | None]]
+Serve: TypeAlias = Callable[[Call, HandlerContext], Awaitable[Body | list[BufferOrFile] | None]]
+"""Serves a request in a task. The response is a body, or ready bytes, or None."""
 
-Done: TypeAlias = Callable[[Answer | CloseConnection], None]
-Begin: TypeAlias = Callable[[Call, Services, Done], bool]
-"""The short way of a request that can be begun without a task: calls the third when it is answered. False: it needs the
-long way, and nothing was done yet."""
+Done: TypeAlias = Callable[[ResponseBytes | CloseConnection], None]
+Begin: TypeAlias = Callable[[Call, HandlerContext, Done], bool]
+"""Begins a request without a task, and calls its third argument with the response. Returns False if the request needs a
+task; then nothing has been done."""
 
 
 class Handler(NamedTuple):
     key: int
     versions: range
     reports_from: int
-    """The lowest version that ApiVersions names; some clients look for one that is no longer served."""
-    work: Work
+    """The lowest version in ApiVersions responses: some clients require one that is no longer served."""
+    serve: Serve
     begin: Begin | None = None
 
 
@@ -62,66 +65,71 @@ HANDLERS: Final[dict[int, Handler]] = {}
 
 PRODUCE: Final = 0
 API_VERSIONS: Final = 18
-UNREAD: Final = -1
-"""Stands for the key of a request that could not be read."""
+UNPARSED: Final = -1
+"""Counted as the key of requests that could not be parsed."""
 
 SMALL_BYTES_MAX: Final = 4 * MiB
-"""Only Produce carries records. Anything else that is larger takes seconds to read, and nobody means it."""
+"""Only Produce carries records. Parsing a larger request of another kind would block the event loop for seconds; real
+clients do not send one."""
 MESSAGE_CHARACTERS_MAX: Final = 1_000
-LOG: Final = re.compile(r"\b([0-9a-f]{32})/([0-9]+)\b")
-"""As `PartitionId` is written."""
+PARTITION_ID: Final = re.compile(r"\b([0-9a-f]{32})/([0-9]+)\b")
+"""The text form of `PartitionId`."""
 
 
 def handles(
     key: int, versions: range, *, reports_from: int | None = None, begin: Begin | None = None
-) -> Callable[[Work], Work]:
-    def register(work: Work) -> Work:
+) -> Callable[[Serve], Serve]:
+    """Registers the decorated function as the handler of a request."""
+
+    def register(serve: Serve) -> Serve:
         assert key not in HANDLERS, f"two handlers for key {key}"
-        HANDLERS[key] = Handler(key, versions, versions.start if reports_from is None else reports_from, work, begin)
-        return work
+        HANDLERS[key] = Handler(key, versions, versions.start if reports_from is None else reports_from, serve, begin)
+        return serve
 
     return register
 
 
-_Future: TypeAlias = "asyncio.Future[Answer]"
+_Future: TypeAlias = "asyncio.Future[ResponseBytes]"
 
 
 class Dispatcher:
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, context: HandlerContext) -> None:
+        self._context = context
         self.counts = RequestCounts()
 
-    def handle(self, connection: Connection, frame: bytes | memoryview) -> "Coroutine[Any, Any, Answer] | _Future":
-        """Begin to work on one request: awaited, it gives the answer. CloseConnection: it cannot be read."""
+    def handle(self, connection: Connection, frame: bytes | memoryview) -> PendingResponse:
+        """Starts to serve one request. Raises CloseConnection if the request cannot be parsed."""
         begun_s = perf_counter()
         try:
             call = Call(self._parse(frame), connection)
         except CloseConnection:
-            self.counts.note(UNREAD, REFUSED, perf_counter() - begun_s, len(frame), 0)
+            self.counts.note(UNPARSED, REFUSED, perf_counter() - begun_s, len(frame), 0)
             raise
         handler = HANDLERS[call.request.key]
         if handler.begin is not None:
-            answer: _Future = asyncio.get_running_loop().create_future()
-            note = partial(self._end, answer, handler.key, begun_s, len(frame))
-            if handler.begin(call, self._services, note):
-                return answer
-        return self._work(handler, call, begun_s, len(frame))
+            response: _Future = asyncio.get_running_loop().create_future()
+            done = partial(self._complete, response, handler.key, begun_s, len(frame))
+            if handler.begin(call, self._context, done):
+                return response
+        return self._serve(handler, call, begun_s, len(frame))
 
-    def _end(self, answer: "_Future", key: int, begun_s: float, bytes_in: int, said: Answer | CloseConnection) -> None:
-        """Of the short way."""
-        refused = isinstance(said, CloseConnection)
-        outcome = CANCELLED if answer.cancelled() else REFUSED if refused else OK
-        self.counts.note(key, outcome, perf_counter() - begun_s, bytes_in, _size(said))
-        tell(answer, said)
+    def _complete(
+        self, future: "_Future", key: int, begun_s: float, bytes_in: int, response: ResponseBytes | CloseConnection
+    ) -> None:
+        """Counts a request that was begun without a task, and completes its future."""
+        refused = isinstance(response, CloseConnection)
+        outcome = CANCELLED if future.cancelled() else REFUSED if refused else OK
+        self.counts.note(key, outcome, perf_counter() - begun_s, bytes_in, _size(response))
+        complete(future, response)
 
-    async def _work(self, handler: Handler, call: Call, begun_s: float, bytes_in: int) -> Answer:
-        """The long way, and count it."""
+    async def _serve(self, handler: Handler, call: Call, begun_s: float, bytes_in: int) -> ResponseBytes:
+        """Serves a request in a task, and counts it."""
         outcome, size = REFUSED, 0
         try:
-            said = await handler.work(call, self._services)
-            answer: Answer = said if said is None or isinstance(said, list) else [_written(call.request, said)]
-            outcome, size = OK, _size(answer)
-            return answer
+            body = await handler.serve(call, self._context)
+            response: ResponseBytes = body if body is None or isinstance(body, list) else [_encode(call.request, body)]
+            outcome, size = OK, _size(response)
+            return response
         except CloseConnection:
             raise
         except asyncio.CancelledError:
@@ -139,57 +147,59 @@ class Dispatcher:
             handler = HANDLERS.get(header.key)
             if len(frame) > SMALL_BYTES_MAX and header.key != PRODUCE:
                 raise CloseConnection(
-                    f"sent request {header.key} with {len(frame)} bytes; {SMALL_BYTES_MAX} is the most that is read"
+                    f"sent request {header.key} with {len(frame)} bytes: {SMALL_BYTES_MAX} is the maximum"
                 )
             if handler is not None and header.version in handler.versions:
                 return codec.read(frame, header, at)
         except UnsupportedVersion as error:
             raise CloseConnection(str(error)) from error
         except Rejected as error:
-            raise CloseConnection(f"sent a request that cannot be read: {error}") from error
+            raise CloseConnection(f"sent a request that cannot be parsed: {error}") from error
         if header.key == API_VERSIONS:
-            # A client newer than we are: the handler answers in the oldest words, with what we know.
+            # The client is newer than this broker: the response has version 0 and lists the versions that are served.
             return Request(API_VERSIONS, 0, header.correlation_id, header.client_id, UNKNOWN_VERSION)
-        raise CloseConnection(f"asked for request {header.key} version {header.version}, which is not offered")
+        raise CloseConnection(f"sent request {header.key} version {header.version}, which is not supported")
 
 
-def _written(request: Request, body: Body) -> Buffer:
+def _encode(request: Request, body: Body) -> Buffer:
     return codec.respond(request.key, request.version, request.correlation_id, body)
 
 
-def tell(answer: "_Future", said: Answer | CloseConnection) -> None:
-    if answer.done():
-        return  # the client has left
-    if isinstance(said, CloseConnection):
-        answer.set_exception(said)
+def complete(future: "_Future", response: ResponseBytes | CloseConnection) -> None:
+    if future.done():
+        return  # the client has disconnected
+    if isinstance(response, CloseConnection):
+        future.set_exception(response)
     else:
-        answer.set_result(said)
+        future.set_result(response)
 
 
-def _size(answer: Answer | CloseConnection) -> int:
-    return sum(map(len, answer)) if isinstance(answer, list) else 0
+def _size(response: ResponseBytes | CloseConnection) -> int:
+    return sum(map(len, response)) if isinstance(response, list) else 0
 
 
 class _UnknownVersion:
-    """Stands for the body of an ApiVersions request that is too new to be read."""
+    """Type of the body of an ApiVersions request whose version is too new to be parsed."""
 
 
 UNKNOWN_VERSION: Final = _UnknownVersion()
 
 
-def describe(error: LakestreamError, services: Services | None = None) -> str:
-    """One line, short enough for the strings of old versions, whatever the client had us quote. With `services`, logs
-    are called by the names of their topics too: whoever wrote it knew only the ids."""
+def error_message(error: LakestreamError, name_of: Callable[[str], str | None] | None = None) -> str:
+    """Returns one line, short enough for the strings of old versions, whatever text of the client the error quotes.
+
+    `name_of`: returns the name of a topic id, or None. With it, partitions are shown with the names of their topics.
+    """
     text = str(error)
-    if services is not None:
-        text = LOG.sub(lambda found: _with_name(found, services), text)
-    return one_line(text)
+    if name_of is not None:
+        text = PARTITION_ID.sub(lambda match: _with_name(match, name_of), text)
+    return single_line(text)
 
 
-def one_line(text: str) -> str:
+def single_line(text: str) -> str:
     return " ".join(text.split())[:MESSAGE_CHARACTERS_MAX]
 
 
-def _with_name(found: re.Match[str], services: Services) -> str:
-    name = services.view.name_of(found[1])
-    return found[0] if name is None else f"{name}-{found[2]} (topic id {found[1]})"
+def _with_name(match: re.Match[str], name_of: Callable[[str], str | None]) -> str:
+    name = name_of(match[1])
+    return match[0] if name is None else f"{name}-{match[2]} (topic id {match[1]})"

@@ -1,6 +1,5 @@
-"""Kafka's error codes, and which of them our error kinds become. The wire code is chosen here, once."""
+"""Kafka's error codes, and the code of each error class."""
 
-from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -15,6 +14,7 @@ class Code(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     NOT_LEADER_OR_FOLLOWER = 6
     REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_LOAD_IN_PROGRESS = 14
@@ -49,6 +49,7 @@ class Code(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
+    LOG_DIR_NOT_FOUND = 57
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
@@ -64,7 +65,9 @@ class Code(IntEnum):
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
+    INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
+    BROKER_ID_NOT_REGISTERED = 102
     TRANSACTIONAL_ID_NOT_FOUND = 105
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
@@ -85,6 +88,8 @@ KAFKA_CODE: Final[dict[type[errors.LakestreamError], Code]] = {
     errors.Rejected: Code.INVALID_REQUEST,
     errors.OutOfOrder: Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.OutOfRange: Code.OFFSET_OUT_OF_RANGE,
+    errors.InvalidRecords: Code.INVALID_RECORD,
+    errors.BatchTooLarge: Code.MESSAGE_TOO_LARGE,
     errors.WrongTransaction: Code.INVALID_TXN_STATE,
     errors.Misconfigured: Code.INVALID_CONFIG,
     errors.Corrupt: Code.KAFKA_STORAGE_ERROR,
@@ -92,21 +97,11 @@ KAFKA_CODE: Final[dict[type[errors.LakestreamError], Code]] = {
 
 
 class KafkaError(errors.Rejected):
-    """A refusal that has a code of its own in Kafka."""
+    """A rejected request with a specific Kafka error code."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-class InvalidRecord(KafkaError):
-    """Some records of a batch are why the whole batch is refused. `numbers`: their places in it; `reasons`: by these,
-    where each has its own."""
-
-    def __init__(self, numbers: Sequence[int], message: str, reasons: Mapping[int, str] | None = None) -> None:
-        super().__init__(Code.INVALID_RECORD, message)
-        self.numbers = numbers
-        self.reasons = reasons or {}
 
 
 def code_of(error: errors.LakestreamError) -> Code:
@@ -116,12 +111,14 @@ def code_of(error: errors.LakestreamError) -> Code:
 
 
 def code_in_fetch(error: errors.LakestreamError) -> Code:
-    """Consumers do not retry what producers retry: the Java one throws when a fetch is answered with a time-out. All of
-    them look for the leader anew, and come again, when they are told that it is another one.
+    """Returns the code for a Fetch response.
 
-    Of damaged records they must tell their user. On KAFKA_STORAGE_ERROR none does: librdkafka, Java and kafka-python
-    ask again in silence, the last two hundreds of times a second. On CORRUPT_MESSAGE Java and kafka-python raise,
-    librdkafka gives an error to the application twice a second, and aiokafka warns in its log.
+    Consumers do not retry the codes that producers retry: the Java consumer throws on a timeout. On
+    NOT_LEADER_OR_FOLLOWER all consumers refresh the metadata and retry.
+
+    Damaged records must be reported to the user. On KAFKA_STORAGE_ERROR librdkafka, Java and kafka-python retry
+    silently, the last two hundreds of times a second. On CORRUPT_MESSAGE Java and kafka-python raise, librdkafka
+    returns an error to the application twice a second, and aiokafka logs a warning.
     """
     if isinstance(error, errors.Unavailable):
         return Code.NOT_LEADER_OR_FOLLOWER

@@ -1,0 +1,1 @@
+"""The HTTP server: probes, metrics, and the REST APIs."""

@@ -1,20 +1,26 @@
-"""What is served over HTTP. Errors are JSON too: `{"error": "…"}` with the status that fits.
+"""The HTTP application: probes, metrics, the Iceberg REST catalog under /v1, and the schema registry.
 
-Under /v1 is the Iceberg REST catalog, beside it the schema registry; errors of both look as their clients expect them.
+Errors of the two APIs have the form that their clients expect. All other errors are JSON: `{"error": "…"}`.
 """
 
 from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakestream.protocol.rest.health import Health
-from lakestream.protocol.rest.iceberg.app import METHODS, IcebergRest
-from lakestream.protocol.rest.metrics import CONTENT_TYPE
-from lakestream.protocol.rest.registry.app import ROUTES, RegistryRest
+from lakestream.protocol.rest.iceberg import errors as iceberg_errors
+from lakestream.protocol.rest.iceberg.app import IcebergRest
+from lakestream.protocol.rest.prometheus import CONTENT_TYPE
+from lakestream.protocol.rest.router import INTERNAL_ERROR, METHODS
+from lakestream.protocol.rest.same_origin import LOOPBACK, HostNames, Refusal, refusal
+from lakestream.protocol.rest.schema_registry import errors as registry_errors
+from lakestream.protocol.rest.schema_registry.app import ROUTES, RegistryRest
 
 
 def application(
@@ -22,7 +28,10 @@ def application(
     metrics: Callable[[], bytes],
     iceberg: IcebergRest | None = None,
     registry: RegistryRest | None = None,
+    hosts: HostNames = LOOPBACK,
 ) -> Starlette:
+    """`hosts`: the names under which clients may reach this server. Requests for other hosts are rejected."""
+
     async def show_metrics(request: Request) -> Response:
         return Response(metrics(), headers={"content-type": CONTENT_TYPE})
 
@@ -37,16 +46,38 @@ def application(
         routes.append(Route("/v1/{rest:path}", iceberg.handle, methods=METHODS))
     return Starlette(
         routes=routes,
+        middleware=[Middleware(_Guard, hosts=hosts)],
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
 
 
+class _Guard:
+    """Rejects requests that a page of another site made a browser send, on any path (same_origin.py)."""
+
+    def __init__(self, app: ASGIApp, hosts: HostNames) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        refused = refusal(scope["method"], path, scope["http_version"], scope["headers"], self._hosts)
+        app = self._app if refused is None else _refusal_response(path, refused)
+        await app(scope, receive, send)
+
+
+def _refusal_response(path: str, refused: Refusal) -> Response:
+    """Returns the error in the form of the API at this path."""
+    if path.startswith("/v1/") and not path.startswith("/v1/metadata"):
+        kind = "ForbiddenException" if refused.status == 403 else "BadRequestException"
+        return iceberg_errors.error_response(refused.status, kind, refused.message)
+    return registry_errors.error_response(refused.status, refused.status, refused.message)
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = f"{request.method} {request.url.path}: {error.detail.lower()}"
-    return JSONResponse({"error": said}, status_code=error.status_code, headers=error.headers)
+    message = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    return JSONResponse({"error": message}, status_code=error.status_code, headers=error.headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """The server logs its trace."""
-    return JSONResponse({"error": "this is a fault of the server; its log says more"}, status_code=500)
+    return JSONResponse({"error": INTERNAL_ERROR}, status_code=500)  # starlette raises it again, so it is logged

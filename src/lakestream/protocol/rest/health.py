@@ -1,6 +1,6 @@
-"""`/healthz`: the process lives. `/readyz`: it can serve, because everything that it needs answers; else 503, and why.
+"""`/healthz`: the process runs. `/readyz`: all stores that it needs respond; else 503 with the reasons.
 
-An answer is good for a second, however many ask: a probe must not become load on the stores.
+The result of the checks is cached for a second, so that probes do not load the stores.
 """
 
 import asyncio
@@ -13,45 +13,47 @@ from starlette.responses import JSONResponse
 from lakestream.errors import LakestreamError
 
 CHECK_S_MAX: Final = 2.0
-GOOD_FOR_S: Final = 1.0
+CACHED_S: Final = 1.0
 
 Check = Callable[[], Awaitable[None]]
-"""Comes back if all is well; raises a LakestreamError that says what is not."""
+"""Returns if the store responds, or raises a LakestreamError with the reason."""
 
 
 class Health:
     def __init__(self, checks: Mapping[str, Check]) -> None:
         self._checks = checks
-        self._turn = asyncio.Lock()
-        self._found: dict[str, str] = {}
-        self._good_until_s = 0.0
+        self._lock = asyncio.Lock()
+        self._failures: dict[str, str] = {}
+        self._expires_s = 0.0
 
     async def live(self, request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> JSONResponse:
-        troubles = await self.troubles()
-        if troubles:
-            return JSONResponse({"status": "not ready", "reasons": troubles}, status_code=503)
+        failures = await self.failures()
+        if failures:
+            return JSONResponse({"status": "not ready", "reasons": failures}, status_code=503)
         return JSONResponse({"status": "ready"})
 
-    async def troubles(self) -> dict[str, str]:
-        """What does not answer, and why; empty: all is well."""
+    async def failures(self) -> dict[str, str]:
+        """Returns the reason of each check that fails, by name."""
         time = asyncio.get_running_loop().time
-        async with self._turn:
-            if time() >= self._good_until_s:
+        async with self._lock:
+            if time() >= self._expires_s:
                 names = list(self._checks)
-                said = await asyncio.gather(*(self._trouble(name) for name in names))
-                self._found = {name: why for name, why in zip(names, said, strict=True) if why is not None}
-                self._good_until_s = time() + GOOD_FOR_S
-            return self._found
+                reasons = await asyncio.gather(*(self._failure(name) for name in names))
+                self._failures = {
+                    name: reason for name, reason in zip(names, reasons, strict=True) if reason is not None
+                }
+                self._expires_s = time() + CACHED_S
+            return self._failures
 
-    async def _trouble(self, name: str) -> str | None:
+    async def _failure(self, name: str) -> str | None:
         try:
             async with asyncio.timeout(CHECK_S_MAX):
                 await self._checks[name]()
         except TimeoutError:
-            return f"no answer within {CHECK_S_MAX:g} s"
+            return f"no response within {CHECK_S_MAX:g} s"
         except LakestreamError as error:
             return " ".join(str(error).split())
         return None

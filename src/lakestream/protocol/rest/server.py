@@ -1,7 +1,7 @@
-"""HTTP connections: uvicorn inside our event loop, where signals and logging stay ours.
+"""The HTTP server: uvicorn inside the broker's event loop, without its signal handlers and its logging.
 
-Bound first, served when there is something to serve, stopped with what was asked answered. Connections beyond the most
-are closed at once: a flood over HTTP is not felt by Kafka clients.
+The port is bound before the broker is ready to serve. Connections above the limit are closed immediately, so that a
+flood over HTTP does not affect Kafka clients.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Take the port; returns which, since port 0 lets the system choose. OSError: it is not to be had."""
+        """Binds the port and returns the address: with port 0 the system chooses the port. Raises OSError."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = addresses[0]
         self._socket = socket.socket(family, kind, protocol)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(address)
-            # Only now is the port surely ours: two sockets may be bound to one that neither listens on yet.
+            # Only listening makes the port exclusive: two sockets can bind one port as long as neither listens.
             self._socket.listen(self._settings.backlog)
         except OSError:
             self._socket.close()
@@ -78,7 +78,7 @@ class HttpServer:
             await self._server.up.wait()
 
     async def stop(self) -> None:
-        """Answer what was asked, then close."""
+        """Completes the requests in flight, then closes."""
         if self._serving is not None:
             assert self._server is not None
             self._server.should_exit = True
@@ -98,7 +98,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Who started us listens to signals, and stops us."""
+        """Does nothing: the process handles signals, and calls `HttpServer.stop`."""
         yield
 
 
@@ -109,15 +109,15 @@ def _bounded(connections_max: int) -> type[asyncio.Protocol]:
             if len(self.connections) > connections_max:
                 transport.abort()
             else:
-                self._be_patient()
+                self._start_timeout()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self.cycle is None or self.cycle.response_complete:
-                self._be_patient()
+                self._start_timeout()
 
-        def _be_patient(self) -> None:
-            """Uvicorn waits for ever for a connection's first request, and for the rest of one; we do not."""
+        def _start_timeout(self) -> None:
+            """Limits the wait for the first request and for the rest of one, which uvicorn does not limit."""
             if self.timeout_keep_alive_task is None:
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler

@@ -1,1 +1,1 @@
-"""Avro's schemas: read, compared, and turned into shapes."""
+"""Avro schemas: parsing, compatibility and conversion to column types."""

@@ -1,4 +1,4 @@
-"""Whether a default is a value of its type, by Java's rules: of a union, any branch will do."""
+"""Checks that a default is a value of its type, by Java's rules: a default of a union may be of any branch."""
 
 from typing import Any, Final
 
@@ -9,27 +9,44 @@ _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _DEPTH_MAX: Final = 128
 
 
-def fits(value: Any, type_: AvroType, depth: int = 0) -> bool:
-    if depth > _DEPTH_MAX:
-        return False
-    match type_:
-        case Plain(kind):
-            return _fits_plain(value, kind)
-        case Fixed(size=size):
-            return _is_bytes(value) and len(value) == size
-        case EnumOf(symbols=symbols):
-            return isinstance(value, str) and value in symbols
-        case Array(items):
-            return isinstance(value, list) and all(fits(one, items, depth + 1) for one in value)
-        case Map(values):
-            return isinstance(value, dict) and all(fits(one, values, depth + 1) for one in value.values())
-        case Union(branches):
-            return any(fits(value, branch, depth + 1) for branch in branches)
-        case Record():
-            return isinstance(value, dict) and all(
-                fits(value[part.name], part.type, depth + 1) if part.name in value else bool(part.default)
-                for part in type_.fields
-            )
+def fits(value: Any, type_: AvroType) -> bool:
+    return _DefaultCheck().fits(value, type_, 0)
+
+
+class _DefaultCheck:
+    """Check of one default. Each pair of an inner value and a type is checked once, because a union of several records
+    tries all of them at each level of the value."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[int, int], bool] = {}
+
+    def fits(self, value: Any, type_: AvroType, depth: int) -> bool:
+        if depth > _DEPTH_MAX:
+            return False
+        pair = (id(value), id(type_))
+        if (result := self._results.get(pair)) is None:
+            result = self._results[pair] = self._fits(value, type_, depth + 1)
+        return result
+
+    def _fits(self, value: Any, type_: AvroType, depth: int) -> bool:
+        match type_:
+            case Plain(kind):
+                return _fits_plain(value, kind)
+            case Fixed(size=size):
+                return _is_bytes(value) and len(value) == size
+            case EnumOf(symbols=symbols):
+                return isinstance(value, str) and value in symbols
+            case Array(items):
+                return isinstance(value, list) and all(self.fits(one, items, depth) for one in value)
+            case Map(values):
+                return isinstance(value, dict) and all(self.fits(one, values, depth) for one in value.values())
+            case Union(branches):
+                return any(self.fits(value, branch, depth) for branch in branches)
+            case Record():
+                return isinstance(value, dict) and all(
+                    self.fits(value[field.name], field.type, depth) if field.name in value else bool(field.default)
+                    for field in type_.fields
+                )
 
 
 def _fits_plain(value: Any, kind: str) -> bool:
@@ -50,7 +67,7 @@ def _fits_plain(value: Any, kind: str) -> bool:
 
 
 def _is_bytes(value: Any) -> bool:
-    """As JSON says them: one character up to 255 for each."""
+    """Returns whether a JSON value represents bytes: a string with one character up to U+00FF for each byte."""
     return isinstance(value, str) and all(ord(character) < 256 for character in value)
 
 

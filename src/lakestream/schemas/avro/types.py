@@ -1,16 +1,16 @@
-"""Avro's types as a tree. Names are resolved: a record that holds itself is a circle of objects."""
+"""Avro types as a tree with resolved names. A recursive record is a cycle of objects."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 _SHOWN_MAX: Final = 8
-"""Of the branches of a union, in a message."""
+"""Branches of a union that a message lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """What a type means beyond its bytes. Only such as fit their type: others are left out, as Avro asks for."""
+    """A logical type. Those that are invalid for their type are omitted, as the Avro specification requires."""
 
     name: str
     precision: int = 0
@@ -23,7 +23,7 @@ class Plain:
     """null, boolean, int, long, float, double, bytes or string."""
     logical: Logical | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """What its text says besides; in other types too."""
+    """Further attributes of the schema; likewise in the other types."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,14 +62,14 @@ class Union:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class RecordField:
     """A field of a record."""
 
     name: str
     type: "AvroType"
     aliases: tuple[str, ...] = ()
     default: tuple[Any, ...] = ()
-    """None or one, as JSON: a default may be null."""
+    """Empty, or the default as JSON. A tuple, because a default may be null."""
     doc: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,8 +80,8 @@ class Record:
     aliases: tuple[str, ...] = ()
     doc: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    fields: tuple[Part, ...] = ()
-    """Put here once, when all of them were read: they may hold the record itself."""
+    fields: tuple[RecordField, ...] = ()
+    """Set after all fields are parsed, because they may contain the record itself."""
 
 
 AvroType: TypeAlias = Plain | Fixed | EnumOf | Array | Map | Union | Record
@@ -89,7 +89,7 @@ Named: TypeAlias = Fixed | EnumOf | Record
 
 
 def kind_of(type_: AvroType) -> str:
-    """As Avro calls it."""
+    """Returns Avro's name of the kind of a type."""
     match type_:
         case Plain(kind):
             return kind
@@ -107,12 +107,12 @@ def kind_of(type_: AvroType) -> str:
             return "record"
 
 
-def described(type_: AvroType) -> str:
-    """In a message."""
+def describe(type_: AvroType) -> str:
+    """Returns the type for a message."""
     if isinstance(type_, Named):
         return f"{kind_of(type_)} {type_.name}"
     if isinstance(type_, Union):
-        shown = ", ".join(described(branch) for branch in type_.branches[:_SHOWN_MAX])
+        shown = ", ".join(describe(branch) for branch in type_.branches[:_SHOWN_MAX])
         return f"union of {shown}" if len(type_.branches) <= _SHOWN_MAX else f"union of {shown}, …"
     return kind_of(type_)
 
@@ -122,5 +122,5 @@ def is_null(type_: AvroType) -> bool:
 
 
 def simple_name(name: str) -> str:
-    """Without its namespace."""
+    """Returns a name without its namespace."""
     return name.rpartition(".")[2]

@@ -1,1 +1,1 @@
-"""JSON Schema: read, compared, and turned into columns. The same words describe the shape of JSON without a schema."""
+"""JSON Schema: parsing, compatibility and conversion to column types, also for inferred shapes of JSON."""

@@ -1,16 +1,16 @@
-"""A JSON Schema as the registry and the tables see it. Drafts 4, 6, 7, 2019-09 and 2020-12."""
+"""A parsed JSON Schema, as the registry and the tables use it. Drafts 4, 6, 7, 2019-09 and 2020-12."""
 
 import json
 from functools import cached_property
 from typing import Final
 
 from lakestream.errors import Rejected
-from lakestream.schemas.json.columns import part_of
-from lakestream.schemas.json.compare import troubles
-from lakestream.schemas.json.documents import Document
-from lakestream.schemas.json.parts import Part, shape_of
+from lakestream.schemas.json.compatibility import find_incompatibilities
+from lakestream.schemas.json.json_types import JsonTypeUnion, shape_of
+from lakestream.schemas.json.references import Document
+from lakestream.schemas.json.to_types import types_of_schema
 from lakestream.schemas.model import Schema, Source
-from lakestream.schemas.shape import Struct
+from lakestream.schemas.types import Struct
 
 
 class JsonSchema:
@@ -19,9 +19,9 @@ class JsonSchema:
         self.document: Final = Document(source)
 
     @cached_property
-    def part(self) -> Part:
-        """What values may look like, as far as columns can say it."""
-        return part_of(self.document.root)
+    def types(self) -> JsonTypeUnion:
+        """The JSON types of the values, as far as columns can represent them."""
+        return types_of_schema(self.document.root)
 
     @property
     def source(self) -> Source:
@@ -32,14 +32,14 @@ class JsonSchema:
         return json.dumps(self.document.root.contents, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
 
     def shape(self) -> Struct:
-        return shape_of(self.part)
+        return shape_of(self.types)
 
-    def troubles_reading(self, older: Schema) -> list[str]:
+    def incompatibilities_reading(self, older: Schema) -> list[str]:
         if not isinstance(older, JsonSchema):
-            raise Rejected(f"a JSON Schema cannot read what was written with {older.source.format.value}")
-        return troubles(older.document.root, self.document.root)
+            raise Rejected(f"the older schema is of type {older.source.format.value}, this one is JSON")
+        return find_incompatibilities(older.document.root, self.document.root)
 
 
 def read_json_schema(source: Source) -> JsonSchema:
-    """Rejected: it is no JSON Schema, and where; or a `$ref` leads nowhere."""
+    """Parses a JSON Schema. Rejected, with the place, if it is invalid or a `$ref` cannot be resolved."""
     return JsonSchema(source)

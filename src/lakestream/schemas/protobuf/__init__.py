@@ -1,1 +1,1 @@
-"""Protobuf: files of .proto text or serialized descriptors, compiled by the reference compiler."""
+"""Protobuf schemas: .proto text or serialized descriptors, compiled by protoc; compatibility; column types."""

@@ -1,7 +1,7 @@
-"""The reference compiler, in a process of its own: no text can crash, hang or fill the one that asks.
+"""Runs protoc in a process of its own, so that no schema can crash, block or fill the memory of the calling process.
 
-Before: files.py.  After: schema.py, which builds descriptors of what comes out. It takes about 0.1 s and blocks: call
-it away from an event loop. What it reads lies in a folder made for it; protoc itself refuses paths that leave it.
+Before: imports.py.  After: schema.py, which builds descriptors of the output. A call takes about 0.1 s and blocks: do
+not call it in an event loop. The input files are in a temporary folder; protoc rejects paths outside of it.
 """
 
 import os
@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 
 from lakestream.errors import Rejected, Unavailable
 
-_SECONDS_MAX: Final = 20
-_CPU_SECONDS_MAX: Final = 10
+_SECONDS_MAX: Final = 10
+_CPU_SECONDS_MAX: Final = 2
 _MEMORY_MAX: Final = 2 << 30
 _OUTPUT_MAX: Final = 16 << 20
 _ERROR_MAX: Final = 64 << 10
@@ -28,10 +28,10 @@ _ERROR_MAX: Final = 64 << 10
 _INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
 
 _INHERITED: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""What Python may need to start."""
+"""Environment variables that Python may need to start."""
 
 _NOISE: Final = re.compile(r"warning:|^WARNING: |^[IWEF]\d{4} ")
-"""Lines that are no errors: warnings, and what the libraries of protoc log."""
+"""Lines that are not errors: warnings, and log lines of protoc's libraries."""
 
 _CHILD: Final = """
 import resource, sys
@@ -41,25 +41,26 @@ for limit, most in (("CORE", 0), ("CPU", cpu), ("FSIZE", output), ("AS", memory)
     try:
         resource.setrlimit(getattr(resource, "RLIMIT_" + limit), (most, most))
     except (OSError, ValueError):
-        pass  # A system that has no such limit, or a lower one.
+        pass  # The system does not support this limit, or has a lower one.
 sys.exit(_protoc_compiler.run_main([argument.encode() for argument in ["protoc", *sys.argv[4:]]]))
 """
 
 
-def compiled(
-    texts: Mapping[str, str], ready: Sequence[FileDescriptorProto], wanted: Sequence[str]
+def compile_files(
+    texts: Mapping[str, str], descriptors: Sequence[FileDescriptorProto], names: Sequence[str]
 ) -> list[FileDescriptorProto]:
-    """The wanted files and all that they import, each behind those that it needs. Rejected: what protoc says."""
+    """Returns the files of these names and their imports, each after its imports. Rejected, with protoc's message, if
+    they do not compile."""
     with tempfile.TemporaryDirectory(prefix="lakestream-protoc-") as folder:
         home = Path(folder)
         sources = home / "sources"
         _write(sources, texts)
-        (home / "ready").write_bytes(FileDescriptorSet(file=ready).SerializeToString())
-        _run(home, [f"-I{sources}", f"-I{_INCLUDED}", f"--descriptor_set_in={home / 'ready'}", *wanted])
+        (home / "ready").write_bytes(FileDescriptorSet(file=descriptors).SerializeToString())
+        _run(home, [f"-I{sources}", f"-I{_INCLUDED}", f"--descriptor_set_in={home / 'ready'}", *names])
         try:
             return list(FileDescriptorSet.FromString((home / "out").read_bytes()).file)
         except DecodeError as error:
-            raise Rejected(f"the Protobuf schema compiles to something that cannot be read: {error}") from error
+            raise Rejected(f"the compiled Protobuf schema cannot be read: {error}") from error
 
 
 def _write(sources: Path, texts: Mapping[str, str]) -> None:
@@ -94,16 +95,20 @@ def _run(home: Path, arguments: list[str]) -> None:
         except OSError as error:
             raise Unavailable(f"protoc cannot be started: {error}") from error
     if ended.returncode:
-        with (home / "errors").open("rb") as said:
-            lines = said.read(_ERROR_MAX).decode("utf-8", "replace").replace(f"{home / 'sources'}/", "").splitlines()
+        with (home / "errors").open("rb") as errors_file:
+            output = errors_file.read(_ERROR_MAX).decode("utf-8", "replace")
+        lines = output.replace(f"{home / 'sources'}/", "").splitlines()
         if any(line.startswith("Traceback") for line in lines):
             raise Unavailable(f"protoc cannot be started: {lines[-1]}")
-        raise Rejected(_explained(lines, ended.returncode))
+        raise Rejected(_error_message(lines, ended.returncode))
 
 
-def _explained(lines: list[str], code: int) -> str:
-    """The first thing that protoc minds. Others often follow from it."""
+def _error_message(lines: list[str], code: int) -> str:
+    """Returns the first error of protoc. Later ones are often a consequence of it."""
     for line in lines:
         if line.strip() and not _NOISE.search(line):
             return f"the Protobuf schema does not compile: {line.strip()[:500]}"
-    return f"the Protobuf schema does not compile: protoc ended with code {code}, as if it were too large"
+    return (
+        f"the Protobuf schema does not compile: protoc exited with code {code} without a message, probably at a limit:"
+        " make the schema smaller"
+    )

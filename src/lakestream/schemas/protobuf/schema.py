@@ -1,44 +1,48 @@
-"""A Protobuf schema that was read: what the registry and the tables ask it.
+"""A parsed Protobuf schema, as the registry and the tables use it.
 
-files.py finds the files it consists of, protoc.py compiles those that are text, this makes descriptors of them in a
-pool of their own. Blocks for about 0.1 s where there is text, so not for an event loop; what was read is kept.
+imports.py lists the files of the schema, protoc.py compiles those that are text, and this module loads the descriptors
+into a pool of their own. Compiling text blocks for about 0.1 s: do not call it in an event loop. Parsed schemas are
+cached.
 """
 
 import base64
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Final
 
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
+from lakestream.aio.cache import weighted_cache
 from lakestream.errors import Rejected
+from lakestream.model import MiB
 from lakestream.schemas.model import Schema, Source
-from lakestream.schemas.protobuf import indexes
-from lakestream.schemas.protobuf.compat import troubles
-from lakestream.schemas.protobuf.files import Files
-from lakestream.schemas.protobuf.known import KNOWN
-from lakestream.schemas.protobuf.protoc import compiled
-from lakestream.schemas.protobuf.shape import shape_of
-from lakestream.schemas.protobuf.text import json_name, text_of
-from lakestream.schemas.shape import Struct
+from lakestream.schemas.protobuf import message_indexes
+from lakestream.schemas.protobuf.compatibility import find_incompatibilities
+from lakestream.schemas.protobuf.imports import SourceFiles
+from lakestream.schemas.protobuf.printer import json_name, text_of
+from lakestream.schemas.protobuf.protoc import compile_files
+from lakestream.schemas.protobuf.to_types import shape_of
+from lakestream.schemas.protobuf.well_known_types import WELL_KNOWN_FILES
+from lakestream.schemas.types import Struct
 
-_KEPT_MAX: Final = 256
+_KEPT_SIZE_MAX: Final = 4 * MiB
+"""Characters of the cached schemas, plus 1,000 for each."""
 _GOOGLE: Final = "google/protobuf/"
 
 
 def read_protobuf(source: Source, message: tuple[int, ...] = ()) -> "ProtobufSchema":
-    """`message`: which one of it the shape is of, as in the wire format; nothing: the first."""
+    """Parses a schema. `message` are the indexes of the message that the shape is of; empty: the first message."""
     schema = _read(source)
     return ProtobufSchema(source, schema.file, schema.pool, message) if message else schema
 
 
-@lru_cache(_KEPT_MAX)
+@weighted_cache(_KEPT_SIZE_MAX, lambda source: 1_000 + source.size)
 def _read(source: Source) -> "ProtobufSchema":
-    files = Files.of(source)
+    files = SourceFiles.of(source)
     pool = DescriptorPool()
     for file in _in_order(files.main, _descriptors(files)):
         try:
@@ -57,7 +61,8 @@ class ProtobufSchema:
 
     @cached_property
     def canonical(self) -> str:
-        """The fields of each message by number. Messages stay where they are: their places are part of values."""
+        """The .proto text with the fields of each message sorted by number. The order of messages is kept, because the
+        message indexes of values depend on it."""
         file = self._proto
         for message in file.message_type:
             _sort_fields(message)
@@ -65,65 +70,63 @@ class ProtobufSchema:
 
     @cached_property
     def text(self) -> str:
-        """As .proto text, in the order it was written, also if it came as a descriptor."""
+        """The .proto text in the original order, also if the source is a descriptor."""
         return text_of(self._proto, self.pool)
 
     @cached_property
     def serialized(self) -> str:
-        """As the stock serializer of Python has it: base64 of a FileDescriptorProto (`format=serialized`)."""
+        """A FileDescriptorProto in base64, as Confluent's serializer for Python registers it (`format=serialized`)."""
         return base64.b64encode(self._proto.SerializeToString(deterministic=True)).decode()
 
     @cached_property
     def descriptor(self) -> Descriptor:
-        """Of the message that the shape is of. Rejected: there is none."""
-        first, *rest = indexes.whole(self.message)
+        """The descriptor of the selected message. Rejected if the schema has no such message."""
+        first, *rest = indexes = message_indexes.or_first(self.message)
         try:
-            found: Descriptor = list(self.file.message_types_by_name.values())[first]
-            for place in rest:
-                found = found.nested_types[place]
+            descriptor: Descriptor = list(self.file.message_types_by_name.values())[first]
+            for index in rest:
+                descriptor = descriptor.nested_types[index]
         except IndexError:
-            said = list(indexes.whole(self.message))
-            raise Rejected(f"the Protobuf schema has no message {said}: it has {self._named()}") from None
-        return found
+            names = ", ".join(self.file.message_types_by_name) or "none"
+            raise Rejected(f"the Protobuf schema has no message {list(indexes)}: it has {names}") from None
+        return descriptor
 
     def shape(self) -> Struct:
         return shape_of(self.descriptor)
 
-    def troubles_reading(self, older: Schema) -> list[str]:
+    def incompatibilities_reading(self, older: Schema) -> list[str]:
         if not isinstance(older, ProtobufSchema):
-            return [f"the other schema is {older.source.format.value}, this one is PROTOBUF"]
-        return troubles(self.file, older.file)
+            return [f"the older schema is of type {older.source.format.value}, this one is PROTOBUF"]
+        return find_incompatibilities(self.file, older.file)
 
     @property
     def _proto(self) -> FileDescriptorProto:
         file = FileDescriptorProto()
         self.file.CopyToProto(file)
         for message in file.message_type:
-            _drop_usual_json_names(message)
+            _drop_default_json_names(message)
         return file
 
-    def _named(self) -> str:
-        return ", ".join(self.file.message_types_by_name) or "none"
 
-
-def _descriptors(files: Files) -> dict[str, FileDescriptorProto]:
-    """Every file that may be needed. Where nothing is text, nothing is compiled."""
-    found = {**files.descriptors}
-    needed = [name for file in found.values() for name in file.dependency if name not in found]
+def _descriptors(files: SourceFiles) -> dict[str, FileDescriptorProto]:
+    """Returns the descriptors of all files that may be imported. If no file is text, nothing is compiled."""
+    descriptors = {**files.descriptors}
+    missing = [name for file in descriptors.values() for name in file.dependency if name not in descriptors]
     if files.main in files.texts:
-        wanted = [files.main]
+        names = [files.main]
     else:
-        wanted = [name for name in files.texts if name in needed]
-        wanted += [name for name in needed if name in KNOWN and name not in files.texts]
-    if wanted:
-        texts = {**KNOWN, **files.texts}
-        ready = [file for name, file in files.descriptors.items() if name != files.main]
-        found |= {file.name: file for file in compiled(texts, ready, list(dict.fromkeys(wanted)))}
-    return found
+        names = [name for name in files.texts if name in missing]
+        names += [name for name in missing if name in WELL_KNOWN_FILES and name not in files.texts]
+    if names:
+        texts = {**WELL_KNOWN_FILES, **files.texts}
+        references = [file for name, file in files.descriptors.items() if name != files.main]
+        descriptors |= {file.name: file for file in compile_files(texts, references, list(dict.fromkeys(names)))}
+    return descriptors
 
 
 def _in_order(main: str, files: dict[str, FileDescriptorProto]) -> Iterator[FileDescriptorProto]:
-    """What the main file needs, each behind what it needs itself, without recursion: an import may be a long chain."""
+    """Yields the main file and its imports, each after its own imports. Not recursive, because the chain of imports may
+    be long."""
     done: set[str] = set()
     opened: set[str] = set()
     waiting = [main]
@@ -131,8 +134,8 @@ def _in_order(main: str, files: dict[str, FileDescriptorProto]) -> Iterator[File
         name = waiting[-1]
         file = files.get(name) or _google(name)
         if file is None:
-            raise Rejected(f"the Protobuf schema imports {name!r}, which none of its references is named")
-        missing = [needed for needed in file.dependency if needed not in done]
+            raise Rejected(f"the Protobuf schema imports {name!r}: register it as a reference of this name")
+        missing = [dependency for dependency in file.dependency if dependency not in done]
         if name in done or not missing:
             waiting.pop()
             if name not in done:
@@ -140,14 +143,14 @@ def _in_order(main: str, files: dict[str, FileDescriptorProto]) -> Iterator[File
                 yield file
             continue
         if name in opened:
-            raise Rejected(f"the Protobuf schema imports {name!r} in a circle")
+            raise Rejected(f"the Protobuf schema has a cyclic import of {name!r}")
         opened.add(name)
         files[name] = file
         waiting += missing
 
 
 def _google(name: str) -> FileDescriptorProto | None:
-    """What comes with Protobuf itself."""
+    """Returns a file of the Protobuf library, or None if it has no file of this name."""
     if not name.startswith(_GOOGLE) or not name.endswith(".proto"):
         return None
     stem = name.removeprefix(_GOOGLE).removesuffix(".proto")
@@ -168,9 +171,9 @@ def _sort_fields(message: DescriptorProto) -> None:
         _sort_fields(nested)
 
 
-def _drop_usual_json_names(message: DescriptorProto) -> None:
+def _drop_default_json_names(message: DescriptorProto) -> None:
     for field in (*message.field, *message.extension):
         if field.json_name == json_name(field.name):
             field.ClearField("json_name")
     for nested in message.nested_type:
-        _drop_usual_json_names(nested)
+        _drop_default_json_names(nested)

@@ -1,4 +1,4 @@
-"""What manifests say of columns, in Delta's words: never narrower than it was."""
+"""Conversion of column statistics to Delta. Bounds never get narrower."""
 
 import json
 from decimal import Decimal
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.catalog.tables import field
+from tests.harness.catalog.iceberg_tables import field
 
-from lakestream.catalog import manifest_schemas as f
 from lakestream.catalog.delta.stats import NAN_COUNTS, stats_of
-from lakestream.data.table.bounds import single_value
+from lakestream.catalog.manifests import avro_schemas as f
+from lakestream.data.table.write.column_bounds import single_value
 from lakestream.schemas.columns import primitive_of
 
 DAY_US = 24 * 60 * 60 * 1_000_000
@@ -19,9 +19,9 @@ DAY_US = 24 * 60 * 60 * 1_000_000
 
 def stats(kind: str, low: bytes, high: bytes) -> tuple[Any, Any]:
     data_file = {f.RECORD_COUNT: 3, f.LOWER_BOUNDS: {1: low}, f.UPPER_BOUNDS: {1: high}}
-    said = json.loads(stats_of(data_file, {"fields": [field(1, "a", kind)]}, {1: "a"}), parse_float=Decimal)
-    assert said["numRecords"] == 3
-    return said.get("minValues", {}).get("a"), said.get("maxValues", {}).get("a")
+    stats_json = json.loads(stats_of(data_file, {"fields": [field(1, "a", kind)]}, {1: "a"}), parse_float=Decimal)
+    assert stats_json["numRecords"] == 3
+    return stats_json.get("minValues", {}).get("a"), stats_json.get("maxValues", {}).get("a")
 
 
 def value(kind: str, one: Any) -> bytes:
@@ -31,7 +31,7 @@ def value(kind: str, one: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("kind", "low", "high", "said"),
+    ("kind", "low", "high", "expected"),
     [
         ("int", -5, 7, (-5, 7)),
         ("long", -(2**63), 2**63 - 1, (-(2**63), 2**63 - 1)),
@@ -53,34 +53,34 @@ def value(kind: str, one: Any) -> bytes:
         ("boolean", False, True, (None, None)),
     ],
 )
-def test_bounds(kind: str, low: Any, high: Any, said: tuple[Any, Any]) -> None:
-    assert stats(kind, value(kind, low), value(kind, high)) == said
+def test_bounds_are_converted(kind: str, low: Any, high: Any, expected: tuple[Any, Any]) -> None:
+    assert stats(kind, value(kind, low), value(kind, high)) == expected
 
 
-def test_numbers_that_may_hide_a_nan_have_none() -> None:
+def test_bounds_are_absent_when_a_value_may_be_nan() -> None:
     low, high = value("double", 1.5), value("double", 2.5)
     assert stats("double", low, high) == (None, None)
     known = {NAN_COUNTS: {1: 0}}
     data_file = {f.RECORD_COUNT: 3, f.LOWER_BOUNDS: {1: low}, f.UPPER_BOUNDS: {1: high}} | known
-    said = json.loads(stats_of(data_file, {"fields": [field(1, "a", "double")]}, {1: "a"}))
-    assert (said["minValues"], said["maxValues"]) == ({"a": 1.5}, {"a": 2.5})
+    stats_json = json.loads(stats_of(data_file, {"fields": [field(1, "a", "double")]}, {1: "a"}))
+    assert (stats_json["minValues"], stats_json["maxValues"]) == ({"a": 1.5}, {"a": 2.5})
 
 
-def test_a_column_that_became_wider_keeps_its_bounds() -> None:
+def test_bounds_of_a_widened_column_are_read() -> None:
     assert stats("long", value("int", -5), value("int", 7)) == (-5, 7)
 
 
-def test_by_the_names_in_files_and_not_within_lists() -> None:
+def test_statistics_use_names_in_files_and_skip_lists() -> None:
     inner = {"type": "struct", "fields": [field(2, "b", "int"), field(4, "c", "int")]}
     listed = {"type": "list", "element-id": 6, "element": "int", "element-required": False}
     data_file = {f.RECORD_COUNT: 1, f.NULL_COUNTS: {2: 1, 6: 5}, f.LOWER_BOUNDS: {2: value("int", 3)}}
     schema = {"fields": [field(1, "s", inner), field(5, "l", listed)]}
-    said = json.loads(stats_of(data_file, schema, {1: "x", 2: "y", 4: "c", 5: "l"}))
-    assert said == {"numRecords": 1, "minValues": {"x": {"y": 3}}, "nullCount": {"x": {"y": 1}}}
+    stats_json = json.loads(stats_of(data_file, schema, {1: "x", 2: "y", 4: "c", 5: "l"}))
+    assert stats_json == {"numRecords": 1, "minValues": {"x": {"y": 3}}, "nullCount": {"x": {"y": 1}}}
 
 
 @given(st.lists(st.integers(-(10**15), 10**16), min_size=1, max_size=5))
-def test_times_lie_between_their_bounds(times: list[int]) -> None:
+def test_timestamps_are_within_their_rounded_bounds(times: list[int]) -> None:
     low, high = stats("timestamptz", value("timestamptz", min(times)), value("timestamptz", max(times)))
     from datetime import UTC, datetime, timedelta
 

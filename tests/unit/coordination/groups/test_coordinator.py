@@ -1,4 +1,4 @@
-"""Coordinators that come and go, two at once, a store that does not answer: members go on, and nothing goes back."""
+"""Groups when coordinators change or run concurrently, and when the store fails: no state is lost or reverted."""
 
 import asyncio
 import time
@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.unit.coordination.groups.brokers import QUICK, Cluster, Consumer
+from tests.harness.groups.group_brokers import QUICK, ClassicMember, Cluster
 
 from lakestream.coordination.groups.coordinator import GroupSettings
-from lakestream.coordination.groups.expiry import LEFTOVER_MS, Expiry
-from lakestream.coordination.groups.offsets import Committer
-from lakestream.coordination.groups.refusals import Refusal, Refused
-from lakestream.coordination.groups.values import Rules
+from lakestream.coordination.groups.errors import GroupError, GroupRequestFailed
+from lakestream.coordination.groups.messages import GroupLimits
+from lakestream.coordination.groups.offset_expiration import LEFTOVER_MS, OffsetExpiration
+from lakestream.coordination.groups.offset_rules import Committer
 from lakestream.errors import Unavailable, Uncertain
 from lakestream.metadata import keys
-from lakestream.metadata.groups import Committed, GroupRecord, State
+from lakestream.metadata.groups import Committed, GroupRecord, GroupState
 from lakestream.metadata.groups import Groups as GroupRecords
 from lakestream.metadata.store import ABSENT, put_one
 from lakestream.model import PartitionId
@@ -32,46 +32,46 @@ async def cluster() -> AsyncIterator[Cluster]:
     await cluster.close()
 
 
-async def nothing_held(group: str) -> set[PartitionId]:
-    """By transactions."""
+async def no_pending_offsets(group: str) -> set[PartitionId]:
+    """No offset is pending in a transaction."""
     return set()
 
 
-def refuses(refusal: Refusal) -> "pytest.RaisesExc[Refused]":
-    return pytest.raises(Refused, check=lambda error: error.refusal is refusal)
+def raises(error: GroupError) -> "pytest.RaisesExc[GroupRequestFailed]":
+    return pytest.raises(GroupRequestFailed, check=lambda raised: raised.error is error)
 
 
-async def test_a_sign_of_life_writes_nothing(cluster: Cluster) -> None:
+async def test_heartbeat_writes_nothing(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    member = await Consumer(broker).alone()
+    member = await ClassicMember(broker).alone()
     puts = broker.store.puts
     assert await member.beat() is None
     assert broker.store.puts == puts
 
 
-async def test_nobody_hears_of_a_step_before_it_is_stored(cluster: Cluster) -> None:
+async def test_no_reply_is_sent_before_the_transition_is_stored(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    member = await Consumer(broker).alone()
+    member = await ClassicMember(broker).alone()
     broker.store.gate.clear()
     joining = asyncio.create_task(member.join())
     await asyncio.sleep(0.02)
     beating = asyncio.create_task(member.beat())
     await asyncio.sleep(0.02)
     assert not joining.done()
-    assert not beating.done(), "what it would hear is of a generation that nobody knows"
+    assert not beating.done(), "the reply would name a generation that is not stored"
     broker.store.gate.set()
     assert (await joining).generation == 2
-    assert await beating is Refusal.ILLEGAL_GENERATION
+    assert await beating is GroupError.ILLEGAL_GENERATION
 
 
-async def test_when_the_coordinator_dies_its_members_go_on_without_a_rebalance(cluster: Cluster) -> None:
+async def test_members_continue_without_a_rebalance_when_the_coordinator_dies(cluster: Cluster) -> None:
     for _ in range(3):
         await cluster.broker()
     first = await cluster.of("g")
-    member = await Consumer(first).alone()
+    member = await ClassicMember(first).alone()
     assert await member.commit(P, 5) is None
-    await cluster.bury(first)
-    second = next(other for other in cluster.brokers if other is not first and other.groups.is_mine("g"))
+    await cluster.expire_broker(first)
+    second = next(other for other in cluster.brokers if other is not first and other.groups.coordinates("g"))
     member.at = second
     assert await member.beat() is None
     assert (await member.sync()).assignment == b"all"
@@ -79,82 +79,128 @@ async def test_when_the_coordinator_dies_its_members_go_on_without_a_rebalance(c
     assert await member.commit(P, 6) is None
     record = await member.described()
     assert record is not None
-    assert (record.generation, record.state) == (1, State.STABLE)
+    assert (record.generation, record.state) == (1, GroupState.STABLE)
 
 
-async def test_who_is_not_chosen_says_so(cluster: Cluster) -> None:
+@pytest.mark.parametrize("ahead_ms", [0, 10 * DAY, -10 * DAY])
+async def test_member_that_died_gets_no_whole_session_from_the_next_coordinator(
+    cluster: Cluster, ahead_ms: int
+) -> None:
+    """A wrong clock moves the end of a session by at most half a session."""
+    old = await cluster.broker()
+    await old.isolate()
+    dead = await ClassicMember(old, session_ms=3_000).alone()
+    cluster.clock.ms += 2_800 + ahead_ms
+    dead.at = await cluster.broker()
+    await dead.at.isolate()
+    before_s = asyncio.get_running_loop().time()
+    while (record := await dead.described()) is not None and record.members:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    lasted_s = asyncio.get_running_loop().time() - before_s
+    assert record is not None
+    assert lasted_s > 1.45, "a member that is alive has to find its new coordinator"
+    assert lasted_s < (4 if ahead_ms < 0 else 2.5)
+
+
+async def test_sessions_continue_from_the_last_heartbeats_when_the_coordinator_changes(cluster: Cluster) -> None:
+    """All heartbeats after the last rebalance are only in the memory of the first coordinator."""
+    old = await cluster.broker()
+    member = await ClassicMember(old, session_ms=2_000).alone()
+    began_s, puts = asyncio.get_running_loop().time(), old.store.puts
+    for _ in range(12):
+        await asyncio.sleep(0.3)
+        assert await member.beat() is None
+    claimed = await GroupRecords(cluster.server.client()).claim("g", "another")
+    elapsed_s = asyncio.get_running_loop().time() - began_s
+    heard_s = (claimed.heard_ms[member.id] - cluster.clock.now_ms()) / 1000
+    assert elapsed_s - heard_s < 2
+    assert old.store.puts - puts <= elapsed_s, "the times are stored at most every half session"
+
+
+async def test_heartbeats_continue_when_their_times_cannot_be_stored(cluster: Cluster) -> None:
+    broker = await cluster.broker()
+    member = await ClassicMember(broker, session_ms=2_000).alone()
+    broker.store.error = Unavailable("no answer")
+    for _ in range(8):
+        await asyncio.sleep(0.3)
+        assert await member.beat() is None
+    broker.store.error = None
+    assert await member.commit(P, 5) is None
+
+
+async def test_not_coordinator_when_the_broker_is_not_chosen(cluster: Cluster) -> None:
     for _ in range(2):
         await cluster.broker()
-    other = next(one for one in cluster.brokers if not one.groups.is_mine("g"))
-    with refuses(Refusal.NOT_COORDINATOR):
-        await Consumer(other).join()
-    with refuses(Refusal.NOT_COORDINATOR):
-        await Consumer(other).committed(P)
+    other = next(one for one in cluster.brokers if not one.groups.coordinates("g"))
+    with raises(GroupError.NOT_COORDINATOR):
+        await ClassicMember(other).join()
+    with raises(GroupError.NOT_COORDINATOR):
+        await ClassicMember(other).committed(P)
 
 
-async def test_who_is_no_longer_chosen_sends_its_members_away(cluster: Cluster) -> None:
+async def test_members_get_not_coordinator_when_another_broker_is_chosen(cluster: Cluster) -> None:
     names = [f"g{number}" for number in range(20)]
     first = await cluster.broker()
-    members = [await Consumer(first, name).alone() for name in names]
-    waiting = asyncio.create_task(Consumer(first, names[0]).join())
+    members = [await ClassicMember(first, name).alone() for name in names]
+    waiting = asyncio.create_task(ClassicMember(first, names[0]).join())
     await asyncio.sleep(0)
     second = await cluster.broker()
-    moved = [member for member in members if second.groups.is_mine(member.group)]
+    moved = [member for member in members if second.groups.coordinates(member.group)]
     assert 0 < len(moved) < 20
     for member in members:
         if member in moved:
-            with refuses(Refusal.NOT_COORDINATOR):
+            with raises(GroupError.NOT_COORDINATOR):
                 await member.beat()
             member.at = second
-        assert await member.beat() in (None, Refusal.REBALANCE_IN_PROGRESS)
+        assert await member.beat() in (None, GroupError.REBALANCE_IN_PROGRESS)
     waiting.cancel()
 
 
-async def test_who_is_not_seen_by_the_others_forgets_its_groups(cluster: Cluster) -> None:
+async def test_unregistered_broker_drops_its_groups(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    member = await Consumer(broker).alone()
-    broker.seen = False
-    with refuses(Refusal.NOT_COORDINATOR):
+    member = await ClassicMember(broker).alone()
+    broker.registration.registered = False
+    with raises(GroupError.NOT_COORDINATOR):
         await member.beat()
-    broker.seen = True
+    broker.registration.registered = True
     assert await member.beat() is None
 
 
-# ── two at once ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── two coordinators ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def two(cluster: Cluster) -> tuple[Consumer, Consumer]:
-    """A member of each of two brokers that both believe to coordinate the group. The second has it."""
+async def two(cluster: Cluster) -> tuple[ClassicMember, ClassicMember]:
+    """Returns members of two brokers that both consider themselves the coordinator. The second owns the group."""
     one, other = await cluster.broker(), await cluster.broker()
-    await one.believes_alone()
-    await other.believes_alone()
-    old = await Consumer(one).alone()
-    new = Consumer(other)
+    await one.isolate()
+    await other.isolate()
+    old = await ClassicMember(one).alone()
+    new = ClassicMember(other)
     new.id, new.generation = old.id, old.generation
     assert await new.beat() is None
     return old, new
 
 
-async def test_a_commit_through_the_old_one_is_refused(cluster: Cluster) -> None:
+async def test_commit_through_the_former_coordinator_is_rejected(cluster: Cluster) -> None:
     old, new = await two(cluster)
     assert await new.commit(P, 7) is None
-    with refuses(Refusal.NOT_COORDINATOR):
+    with raises(GroupError.NOT_COORDINATOR):
         await old.commit(P, 5)
     assert await new.committed(P) == 7
-    assert await old.committed(P) == 7, "what it says of offsets is never old"
+    assert await old.committed(P) == 7, "it never returns stale offsets"
 
 
-async def test_a_generation_is_given_out_by_one_only(cluster: Cluster) -> None:
+async def test_generation_is_issued_by_only_one_coordinator(cluster: Cluster) -> None:
     old, new = await two(cluster)
     answers = await asyncio.gather(old.join(), new.join(), return_exceptions=True)
     won = [answer for answer in answers if not isinstance(answer, BaseException)]
-    lost = [answer for answer in answers if isinstance(answer, Refused)]
+    lost = [answer for answer in answers if isinstance(answer, GroupRequestFailed)]
     assert [answer.generation for answer in won] == [2]
-    assert [error.refusal for error in lost] == [Refusal.NOT_COORDINATOR]
+    assert [error.error for error in lost] == [GroupError.NOT_COORDINATOR]
 
 
-async def test_a_commit_that_came_too_late_does_not_stop_the_new_one(cluster: Cluster) -> None:
-    """It took effect in the store, though nobody was told so."""
+async def test_late_commit_of_the_former_coordinator_does_not_stop_the_new_one(cluster: Cluster) -> None:
+    """The write took effect in the store, and its answer was lost."""
     _, new = await two(cluster)
     await put_one(new.at.store, keys.offset_key("g", P), msgspec.msgpack.encode(Committed(5, 0, "", 0, 1)))
     assert await new.commit(P, 7) is None
@@ -162,143 +208,143 @@ async def test_a_commit_that_came_too_late_does_not_stop_the_new_one(cluster: Cl
     assert await new.commit(P, 8) is None
 
 
-async def test_the_old_one_does_not_cover_what_is_newer_although_it_looks_again(cluster: Cluster) -> None:
-    """It finds the new version of an offset, and asks whether it has the group still before it writes over it."""
+async def test_former_coordinator_does_not_overwrite_newer_offsets_when_it_retries(cluster: Cluster) -> None:
+    """After it read the new version of an offset, it confirms its ownership before it overwrites the offset."""
     old, new = await two(cluster)
     assert await new.commit(P, 7) is None
     for offset in (1, 2, 3):
-        with refuses(Refusal.NOT_COORDINATOR):
+        with raises(GroupError.NOT_COORDINATOR):
             await old.commit(P, offset)
         assert await new.committed(P) == 7
-        assert await new.beat() is None  # who loads it takes it over
+        assert await new.beat() is None  # loading the group claims it
         assert await old.beat() is None
-        with refuses(Refusal.NOT_COORDINATOR):
+        with raises(GroupError.NOT_COORDINATOR):
             await new.commit(P, 7)
         assert await new.beat() is None
 
 
-# ── trouble ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── failures ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("trouble", [Unavailable("no answer"), Uncertain("no answer")])
-async def test_a_store_that_does_not_answer_is_told_so_and_nothing_is_lost(
-    cluster: Cluster, trouble: Unavailable
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Uncertain("no answer")])
+async def test_coordinator_not_available_and_no_commit_is_lost_when_the_store_does_not_respond(
+    cluster: Cluster, error: Unavailable
 ) -> None:
     broker = await cluster.broker()
-    member = await Consumer(broker).alone()
+    member = await ClassicMember(broker).alone()
     assert await member.commit(P, 5) is None
-    broker.store.trouble = trouble
-    with refuses(Refusal.COORDINATOR_NOT_AVAILABLE):
+    broker.store.error = error
+    with raises(GroupError.COORDINATOR_NOT_AVAILABLE):
         await member.commit(P, 6)
     with pytest.raises(Unavailable):
         await member.beat()
-    broker.store.trouble = None
+    broker.store.error = None
     assert await member.beat() is None
     assert await member.committed(P) in (5, 6)
     assert await member.commit(P, 7) is None
     assert await member.committed(P) == 7
 
 
-async def test_a_broker_that_slept_asks_before_it_believes(cluster: Cluster) -> None:
+async def test_suspended_broker_confirms_ownership_before_it_replies(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    member = await Consumer(broker, session_ms=1_000).alone()
+    member = await ClassicMember(broker, session_ms=1_000).alone()
     records = GroupRecords(cluster.server.client())
-    time.sleep(2.3)  # noqa: ASYNC251 -- the whole process sleeps
-    assert await member.beat() is None, "that it heard nothing was its own fault"
+    time.sleep(2.3)  # noqa: ASYNC251 -- suspends the whole process
+    assert await member.beat() is None, "it could receive no heartbeats while it was suspended"
     claimed = await records.claim("g", "another")
     time.sleep(2.3)  # noqa: ASYNC251
-    with refuses(Refusal.NOT_COORDINATOR):
+    with raises(GroupError.NOT_COORDINATOR):
         await member.beat()
     assert claimed.group is not None
 
 
-async def test_who_is_silent_is_put_out(cluster: Cluster) -> None:
+async def test_member_is_removed_when_its_session_expires(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    silent = await Consumer(broker, session_ms=1_000).alone()
-    loud = Consumer(broker, session_ms=5_000)
+    silent = await ClassicMember(broker, session_ms=1_000).alone()
+    loud = ClassicMember(broker, session_ms=5_000)
     joining = asyncio.create_task(loud.join())
     assert (await joining).members[0].member_id == loud.id
     await loud.sync()
-    assert await silent.beat() is Refusal.UNKNOWN_MEMBER_ID
+    assert await silent.beat() is GroupError.UNKNOWN_MEMBER_ID
     assert await loud.beat() is None
     async with asyncio.timeout(30):
-        while (record := await loud.described()) is None or record.state is not State.EMPTY:  # noqa: ASYNC110
+        while (record := await loud.described()) is None or record.state is not GroupState.EMPTY:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert record.members == {}
 
 
-async def test_a_sign_of_life_keeps_a_member_in(cluster: Cluster) -> None:
-    member = await Consumer(await cluster.broker(), session_ms=1_500).alone()
+async def test_heartbeat_extends_the_session(cluster: Cluster) -> None:
+    member = await ClassicMember(await cluster.broker(), session_ms=1_500).alone()
     for _ in range(4):
         await asyncio.sleep(0.5)
         assert await member.beat() is None
 
 
-async def test_a_commit_is_a_sign_of_life(cluster: Cluster) -> None:
-    member = await Consumer(await cluster.broker(), session_ms=1_500).alone()
+async def test_commit_extends_the_session(cluster: Cluster) -> None:
+    member = await ClassicMember(await cluster.broker(), session_ms=1_500).alone()
     for offset in range(4):
         await asyncio.sleep(0.5)
         assert await member.commit(P, offset) is None
 
 
-async def test_a_member_that_never_heard_its_id_holds_up_nobody(cluster: Cluster) -> None:
+async def test_cancelled_join_of_a_new_member_does_not_delay_the_rebalance(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    leader = await Consumer(broker).alone()
-    gone = asyncio.create_task(Consumer(broker).join())
+    leader = await ClassicMember(broker).alone()
+    cancelled = asyncio.create_task(ClassicMember(broker).join())
     await asyncio.sleep(0.01)
-    assert await leader.beat() is Refusal.REBALANCE_IN_PROGRESS
-    gone.cancel()
-    await asyncio.wait([gone])
+    assert await leader.beat() is GroupError.REBALANCE_IN_PROGRESS
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
     assert [one.member_id for one in (await leader.join()).members] == [leader.id]
 
 
-async def test_when_it_stops_whoever_waits_is_sent_to_the_next(cluster: Cluster) -> None:
+async def test_waiting_members_get_not_coordinator_when_the_broker_stops(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    await Consumer(broker).alone()
-    joining = asyncio.create_task(Consumer(broker).join())
+    await ClassicMember(broker).alone()
+    joining = asyncio.create_task(ClassicMember(broker).join())
     await asyncio.sleep(0.01)
     await broker.groups.close()
-    with refuses(Refusal.NOT_COORDINATOR):
+    with raises(GroupError.NOT_COORDINATOR):
         await joining
-    with refuses(Refusal.NOT_COORDINATOR):
-        await Consumer(broker).join()
+    with raises(GroupError.NOT_COORDINATOR):
+        await ClassicMember(broker).join()
 
 
 # ── into memory and out of it ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_to_ask_for_a_group_that_is_not_there_leaves_nothing(cluster: Cluster) -> None:
+async def test_requests_for_a_missing_group_store_nothing(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    nobody = Consumer(broker)
-    nobody.id = "nobody"
-    assert await nobody.beat() is Refusal.UNKNOWN_MEMBER_ID
-    assert (await nobody.join()).refusal is Refusal.UNKNOWN_MEMBER_ID
-    assert await nobody.leave() is Refusal.UNKNOWN_MEMBER_ID
-    assert await nobody.described() is None
-    assert await nobody.committed(P) is None
-    assert await broker.groups.delete("g") is Refusal.GROUP_ID_NOT_FOUND
+    unknown = ClassicMember(broker)
+    unknown.id = "unknown"
+    assert await unknown.beat() is GroupError.UNKNOWN_MEMBER_ID
+    assert (await unknown.join()).error is GroupError.UNKNOWN_MEMBER_ID
+    assert await unknown.leave() is GroupError.UNKNOWN_MEMBER_ID
+    assert await unknown.described() is None
+    assert await unknown.committed(P) is None
+    assert await broker.groups.delete("g") is GroupError.GROUP_ID_NOT_FOUND
     assert len(broker.groups) == 0
     assert broker.store.puts == 0
-    assert (await Consumer(broker).join(id_first=True)).refusal is Refusal.MEMBER_ID_REQUIRED
-    assert broker.store.puts == 0, "an id that was only given out is not worth a write"
-    assert await broker.groups.mine() == []
+    assert (await ClassicMember(broker).join(id_first=True)).error is GroupError.MEMBER_ID_REQUIRED
+    assert broker.store.puts == 0, "an id that was only given out is not stored"
+    assert await broker.groups.list_coordinated() == []
 
 
-async def test_only_so_many_groups_are_held(cluster: Cluster) -> None:
-    broker = await cluster.broker(GroupSettings(rules=QUICK.rules, groups_max=2))
-    idle = Consumer(broker, "idle")
+async def test_idle_groups_are_dropped_when_the_limit_is_reached(cluster: Cluster) -> None:
+    broker = await cluster.broker(GroupSettings(limits=QUICK.limits, groups_max=2))
+    idle = ClassicMember(broker, "idle")
     assert await idle.commit(P, 5) is None
-    await Consumer(broker, "one").alone()
-    await Consumer(broker, "two").alone()  # the idle one made room
-    with refuses(Refusal.COORDINATOR_NOT_AVAILABLE):
-        await Consumer(broker, "three").join()
+    await ClassicMember(broker, "one").alone()
+    await ClassicMember(broker, "two").alone()  # the idle group was dropped
+    with raises(GroupError.COORDINATOR_NOT_AVAILABLE):
+        await ClassicMember(broker, "three").join()
     assert await idle.committed(P) == 5
-    assert {named.name for named in await broker.groups.mine()} == {"idle", "one", "two"}
+    assert {named.name for named in await broker.groups.list_coordinated()} == {"idle", "one", "two"}
 
 
-async def test_a_thousand_members(cluster: Cluster) -> None:
-    broker = await cluster.broker(GroupSettings(rules=Rules(opening_ms=200)))
-    members = [Consumer(broker) for _ in range(1_000)]
+async def test_thousand_members_join_and_sync_in_one_generation(cluster: Cluster) -> None:
+    broker = await cluster.broker(GroupSettings(limits=GroupLimits(initial_delay_ms=200)))
+    members = [ClassicMember(broker) for _ in range(1_000)]
     joined = await asyncio.gather(*(member.join() for member in members))
     leader = next(member for member, answer in zip(members, joined, strict=True) if answer.members)
     assert {member.generation for member in members} == {1}
@@ -310,102 +356,105 @@ async def test_a_thousand_members(cluster: Cluster) -> None:
     assert broker.store.puts < 20
 
 
-async def test_a_deletion_that_was_broken_off_is_finished_by_whoever_comes_next(cluster: Cluster) -> None:
+async def test_interrupted_deletion_is_completed_by_the_next_coordinator(cluster: Cluster) -> None:
     broker = await cluster.broker()
     records = GroupRecords(cluster.server.client())
     one = Committed(5, 0, "", 0, -1)
-    await records.write("g", "dead", ABSENT, [(P, one, ABSENT)], (GroupRecord(state=State.DEAD), ABSENT))
-    assert await broker.groups.mine() == []
-    assert await Consumer(broker).described() is None
+    await records.write("g", "dead", ABSENT, [(P, one, ABSENT)], (GroupRecord(state=GroupState.DEAD), ABSENT))
+    assert await broker.groups.list_coordinated() == []
+    assert await ClassicMember(broker).described() is None
     assert await records.names() == []
     assert await records.offsets("g") == {}
-    await Consumer(broker).alone()
+    await ClassicMember(broker).alone()
 
 
 # ── what is forgotten ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_offsets_are_forgotten_some_time_after_the_last_member_left(cluster: Cluster) -> None:
+async def test_offsets_expire_some_time_after_the_last_member_left(cluster: Cluster) -> None:
     broker = await cluster.broker()
     topic = await cluster.topic()
-    expiry = Expiry(broker.groups, broker.view, cluster.clock, nothing_held)
-    member = await Consumer(broker).alone()
+    expiry = OffsetExpiration(broker.groups, broker.view, cluster.clock, no_pending_offsets)
+    member = await ClassicMember(broker).alone()
     assert await member.commit(topic, 5) is None
     cluster.clock.ms += 30 * DAY
-    await expiry.round()
+    await expiry.expire_all()
     assert await member.committed(topic) == 5, "it has members"
     await member.leave()
     cluster.clock.ms += 7 * DAY - 1
-    await expiry.round()
+    await expiry.expire_all()
     assert await member.committed(topic) == 5
     cluster.clock.ms += 1
-    await expiry.round()
+    await expiry.expire_all()
     assert await member.committed(topic) is None
-    assert await broker.groups.mine() == []
+    assert await broker.groups.list_coordinated() == []
 
 
-async def test_what_a_transaction_holds_is_not_forgotten(cluster: Cluster) -> None:
-    """A group has no offsets before the first transaction that commits some has ended."""
+async def test_offsets_do_not_expire_while_a_transaction_contains_them(cluster: Cluster) -> None:
+    """A group has no offsets before the first transaction with offsets of it has completed."""
     broker = await cluster.broker()
     topic = await cluster.topic()
-    held = {topic}
+    pending_offsets = {topic}
 
     async def pending(group: str) -> set[PartitionId]:
-        return held
+        return pending_offsets
 
-    expiry = Expiry(broker.groups, broker.view, cluster.clock, pending)
-    assert await broker.groups.check_commit("g", Committer(), certain=True) is None
-    await expiry.round()
-    assert [one.name for one in await broker.groups.mine()] == ["g"]
-    held = set()
-    await expiry.round()
-    assert await broker.groups.mine() == []
+    expiry = OffsetExpiration(broker.groups, broker.view, cluster.clock, pending)
+    assert await broker.groups.check_commit("g", Committer(), confirmed=True) is None
+    await expiry.expire_all()
+    assert [one.name for one in await broker.groups.list_coordinated()] == ["g"]
+    pending_offsets = set()
+    await expiry.expire_all()
+    assert await broker.groups.list_coordinated() == []
 
 
-async def test_who_asks_later_is_later_on_whichever_broker(cluster: Cluster) -> None:
+async def test_commit_sequences_grow_across_brokers(cluster: Cluster) -> None:
     for _ in range(2):
         await cluster.broker()
     first = await cluster.of("g")
-    member = await Consumer(first).alone()
-    asked = [await first.groups.ask("g"), await first.groups.ask("g")]
+    member = await ClassicMember(first).alone()
+    sequences = [await first.groups.next_commit_sequence("g"), await first.groups.next_commit_sequence("g")]
     assert await member.commit(P, 5) is None
-    asked += [(await GroupRecords(first.store).offsets("g"))[P].committed.asked, await first.groups.ask("g")]
-    await cluster.bury(first)
-    asked.append(await (await cluster.of("g")).groups.ask("g"))
-    assert asked == sorted(set(asked))
+    sequences += [
+        (await GroupRecords(first.store).offsets("g"))[P].committed.sequence,
+        await first.groups.next_commit_sequence("g"),
+    ]
+    await cluster.expire_broker(first)
+    sequences.append(await (await cluster.of("g")).groups.next_commit_sequence("g"))
+    assert sequences == sorted(set(sequences))
 
 
-async def test_offsets_go_with_their_topic(cluster: Cluster) -> None:
+async def test_offsets_expire_with_their_topic(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    expiry = Expiry(broker.groups, broker.view, cluster.clock, nothing_held)
-    gone, stays = await cluster.topic("gone"), await cluster.topic("stays")
-    member = await Consumer(broker).alone()
-    for topic in (gone, stays):
+    expiry = OffsetExpiration(broker.groups, broker.view, cluster.clock, no_pending_offsets)
+    deleted, kept = await cluster.topic("deleted"), await cluster.topic("kept")
+    member = await ClassicMember(broker).alone()
+    for topic in (deleted, kept):
         assert await member.commit(topic, 5) is None
-    await cluster.topics.delete("gone")
-    await broker.view.look_at_topics()
-    await expiry.round()
-    assert await member.committed(gone) is None
-    assert await member.committed(stays) == 5
-    assert await member.commit(stays, 6) is None
+    await cluster.topics.delete("deleted")
+    await broker.view.refresh_topics()
+    await expiry.expire_all()
+    assert await member.committed(deleted) is None
+    assert await member.committed(kept) == 5
+    assert await member.commit(kept, 6) is None
 
 
-async def test_a_name_without_a_group_is_forgotten_after_a_while(cluster: Cluster) -> None:
+async def test_leftover_group_name_is_removed_after_an_hour(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    expiry = Expiry(broker.groups, broker.view, cluster.clock, nothing_held)
+    expiry = OffsetExpiration(broker.groups, broker.view, cluster.clock, no_pending_offsets)
     await put_one(broker.store, keys.group_name_key("left"), b"")
-    await expiry.round()
-    assert len(await broker.groups.names()) == 1, "its group may be about to be made"
+    await expiry.expire_all()
+    assert len(await broker.groups.names()) == 1, "its group may be created in a moment"
     cluster.clock.ms += LEFTOVER_MS + 1
-    await expiry.round()
+    await expiry.expire_all()
     assert await broker.groups.names() == []
 
 
-async def test_it_counts_what_it_does(cluster: Cluster) -> None:
+async def test_figures_count_rebalances_and_commits(cluster: Cluster) -> None:
     broker = await cluster.broker()
-    member = await Consumer(broker).alone()
+    member = await ClassicMember(broker).alone()
     assert await member.commit(P, 5) is None
-    assert await Consumer(broker).commit(P, 6) is not None, "refused"
+    assert await ClassicMember(broker).commit(P, 6) is not None, "rejected"
     assert broker.groups.figures() == (1, 1, 1, 1)
     await member.beat()
     assert broker.groups.figures() == (1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""The log as its callers see it, on stores in memory."""
+"""The public methods of Log, with stores in memory."""
 
 import asyncio
 import gc
@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 import pytest
-from tests.unit.data.brokers import (
+from tests.harness.log.brokers import (
     HOUR,
     NOW,
     QUICK,
@@ -20,11 +20,12 @@ from tests.unit.data.brokers import (
     sent,
 )
 
-from lakestream.batch import RecordBatch, control_batch
+from lakestream.config.settings import LogSettings, Profile, WalSettings
 from lakestream.data.log import rules
-from lakestream.data.log.fold import Aborted
-from lakestream.data.log.log import OBJECTS_MAX, Log
-from lakestream.data.table.past import Past, PastFile
+from lakestream.data.log.log import Log
+from lakestream.data.log.partition_state import Aborted
+from lakestream.data.log.partition_view import OBJECTS_MAX
+from lakestream.data.table.history_types import HistoryFile, HistoryRead
 from lakestream.data.wal.buffer import Appended
 from lakestream.errors import (
     Corrupt,
@@ -38,12 +39,12 @@ from lakestream.errors import (
     Unavailable,
     Uncertain,
 )
-from lakestream.filed import as_bytes
 from lakestream.metadata import keys
 from lakestream.metadata.store import Changes, Key, put_one
 from lakestream.metadata.topics import Topic
 from lakestream.model import KiB, PartitionId
-from lakestream.settings import LogSettings, Profile, WalSettings
+from lakestream.records.batch import RecordBatch, control_batch
+from lakestream.records.file_region import as_bytes
 from lakestream.testing.batches import make_batch
 
 ALL = 1 << 20
@@ -64,7 +65,7 @@ def expected(start: int, end: int) -> list[tuple[int, str]]:
 
 
 @PROFILES
-async def test_what_was_appended_is_read(world: World, profile: Profile) -> None:
+async def test_appended_records_are_read(world: World, profile: Profile) -> None:
     world.profile = profile
     partition, log = await world.log(), await world.broker()
     assert await log.append(partition, plain("a", "b")) == Appended(0, 2)
@@ -76,7 +77,7 @@ async def test_what_was_appended_is_read(world: World, profile: Profile) -> None
 
 
 @PROFILES
-async def test_another_broker_reads_it_from_storage(world: World, profile: Profile) -> None:
+async def test_another_broker_reads_records_from_storage(world: World, profile: Profile) -> None:
     world.profile = profile
     partition, log = await world.log(), await world.broker()
     await fill(log, partition, 5)
@@ -109,7 +110,7 @@ async def test_a_read_inside_a_claim_with_many_batches(world: World) -> None:
             assert records(await reader.read(partition, offset, ALL)) == expected(offset, 10)
 
 
-async def test_bytes_max_bounds_a_read_but_one_batch_always_comes(world: World) -> None:
+async def test_read_returns_at_least_one_batch_and_at_most_bytes_max(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     await fill(log, partition, 5)
     size = plain("0").size
@@ -119,8 +120,8 @@ async def test_bytes_max_bounds_a_read_but_one_batch_always_comes(world: World) 
         assert found.offset_next == count
 
 
-async def test_one_answer_takes_few_objects(world: World) -> None:
-    """A consumer that begins at a long tail of small objects hears something soon, not when all of them are read."""
+async def test_read_opens_a_bounded_number_of_objects(world: World) -> None:
+    """A consumer that begins at a long tail of small objects gets the first records before all of them are read."""
     world.profile = Profile.COST
     partition, log = await world.log(), await world.broker()
     await fill(log, partition, OBJECTS_MAX + 5)
@@ -132,19 +133,21 @@ async def test_one_answer_takes_few_objects(world: World) -> None:
     assert await read_all(reader, partition) == expected(0, OBJECTS_MAX + 5)
 
 
-async def test_at_the_end_there_is_nothing_beyond_it_is_out_of_range(world: World) -> None:
+async def test_read_is_empty_at_the_end_and_out_of_range_beyond_it(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     for end in range(3):
         found = await log.read(partition, end, ALL)
         assert (found.batches, found.offset_next, found.bounds) == ([], end, (0, end, end))
-        with pytest.raises(OutOfRange, match=f"offset {end + 1} of log {partition} lies beyond its end {end}"):
+        with pytest.raises(
+            OutOfRange, match=f"partition {partition}: offset {end + 1} is beyond the log end offset {end}"
+        ):
             await log.read(partition, end + 1, ALL)
         await fill(log, partition, 1, end)
-    with pytest.raises(OutOfRange, match="before its start"):
+    with pytest.raises(OutOfRange, match="before the log start offset"):
         await log.read(partition, -1, ALL)
 
 
-async def test_partitions_are_logs_of_their_own(world: World) -> None:
+async def test_partitions_have_separate_offsets(world: World) -> None:
     partitions, log = await world.topic(20), await world.broker()
     answers = await asyncio.gather(*(log.append(partition, plain(str(partition.number))) for partition in partitions))
     assert set(answers) == {Appended(0, 1)}
@@ -153,7 +156,7 @@ async def test_partitions_are_logs_of_their_own(world: World) -> None:
         assert await read_all(log, partition) == [(0, str(partition.number))]
 
 
-async def test_more_batches_than_one_claim_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_batches_beyond_the_claim_limit_get_several_claims(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "CLAIM_BATCHES_MAX", 3)
     partition, log = await world.log(), await world.broker()
     answers = await asyncio.gather(*(log.append(partition, plain(str(number))) for number in range(10)))
@@ -163,7 +166,7 @@ async def test_more_batches_than_one_claim_holds(world: World, monkeypatch: pyte
 
 
 async def test_old_claims_are_paged_in(world: World) -> None:
-    """Far more claims than a view keeps, read from anywhere."""
+    """Reads from any offset of far more claims than a view keeps."""
     settings = LogSettings(tail_claims_max=4, fold_every_claims=50, wal=WalSettings(flush_interval_ms=0))
     partition, log = await world.log(), await world.broker(settings=settings)
     await fill(log, partition, 300)
@@ -173,13 +176,13 @@ async def test_old_claims_are_paged_in(world: World) -> None:
         assert await read_all(reader, partition) == expected(0, 300)
 
 
-async def test_an_opened_log_keeps_few_claims_in_memory(world: World) -> None:
-    """Five thousand logs may be open: each may keep some claims, not all since the last fold."""
+async def test_loaded_view_keeps_few_claims_in_memory(world: World) -> None:
+    """Five thousand partitions may be loaded: each may keep some claims, not all since the last saved state."""
     partition, log = await world.log(), await world.broker()
     await fill(log, partition, 200)
     other = await world.broker()
     await other.bounds(partition)
-    view = other._views.known(partition)
+    view = other._views.cached(partition)
     assert view is not None
     assert len(view.tail) <= 2 * QUICK.tail_claims_max
 
@@ -188,7 +191,7 @@ async def test_an_opened_log_keeps_few_claims_in_memory(world: World) -> None:
 
 
 def deaf(world: World) -> ShakyMetadata:
-    """A client that never hears of a change."""
+    """Returns a client that gets no events."""
     return ShakyMetadata(world.server)
 
 
@@ -198,9 +201,9 @@ async def test_a_broker_that_missed_events_does_not_read_what_was_deleted(world:
     await fill(one, partition, 3)
     assert len(await read_all(two, partition)) == 3
     await one.delete_before(partition, 2)
-    metadata.watchers.tell_everything()  # the feed has a gap: what changed in it is not known
+    metadata.watchers.notify_everything()  # events were missed
     await asyncio.sleep(0)
-    with pytest.raises(OutOfRange, match="before its start 2"):
+    with pytest.raises(OutOfRange, match="before the log start offset 2"):
         await two.read(partition, 1, 1000)
 
 
@@ -234,7 +237,7 @@ async def test_many_append_to_one_log_at_once(world: World) -> None:
     assert [offset for offset, _ in found] == list(range(100))
 
 
-async def test_wait_is_woken_by_own_and_by_others_appends(world: World) -> None:
+async def test_wait_returns_after_an_append_of_any_broker(world: World) -> None:
     partition, one, two = await world.log(), await world.broker(), await world.broker()
     for number, writer in enumerate((one, two, one, two)):
         waiting = [asyncio.create_task(log.wait(partition, number, 5_000)) for log in (one, two, one)]
@@ -245,7 +248,7 @@ async def test_wait_is_woken_by_own_and_by_others_appends(world: World) -> None:
             assert await asyncio.gather(*waiting) == [True] * 3
 
 
-async def test_wait_ends_in_time(world: World) -> None:
+async def test_wait_returns_false_after_the_timeout(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     assert not await log.wait(partition, 0, 20)
     await fill(log, partition, 1)
@@ -253,7 +256,7 @@ async def test_wait_ends_in_time(world: World) -> None:
     assert not await log.wait(partition, 1, 0)
 
 
-async def test_wait_looks_at_the_store_first(world: World) -> None:
+async def test_wait_refreshes_the_end_before_it_returns(world: World) -> None:
     partition, one, two = await world.log(), await world.broker(metadata=deaf(world)), await world.broker()
     assert (await one.bounds(partition)).end == 0
     await fill(two, partition, 1)
@@ -263,7 +266,7 @@ async def test_wait_looks_at_the_store_first(world: World) -> None:
 # ── idempotent producers ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_retry_is_answered_with_the_first_offset(world: World) -> None:
+async def test_retry_gets_the_offset_of_the_first_attempt(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     await log.append(partition, sent(0, "a", "b"))
     await log.append(partition, plain("x"))
@@ -300,7 +303,7 @@ async def test_a_retry_after_the_claims_are_gone(world: World) -> None:
     assert await two.append(partition, sent(3, "w")) == Appended(3, 4)
 
 
-async def test_a_gap_is_refused_also_by_a_broker_that_was_behind(world: World) -> None:
+async def test_sequence_gap_is_rejected_by_a_broker_with_a_stale_view(world: World) -> None:
     partition = await world.log()
     one, two = await world.broker(metadata=deaf(world)), await world.broker(metadata=deaf(world))
     await two.bounds(partition)
@@ -316,12 +319,12 @@ async def test_an_old_epoch_is_fenced(world: World) -> None:
     one, two = await world.broker(metadata=deaf(world)), await world.broker(metadata=deaf(world))
     await one.append(partition, sent(0, "a", epoch=0))
     await two.append(partition, sent(0, "b", epoch=1))
-    with pytest.raises(Fenced, match="epoch 0 is of the past"):
+    with pytest.raises(Fenced, match="epoch 0 is fenced"):
         await one.append(partition, sent(1, "c", epoch=0))
     assert await read_all(one, partition) == [(0, "a"), (1, "b")]
 
 
-async def test_a_refused_batch_holds_back_nobody_else(world: World) -> None:
+async def test_rejected_batch_does_not_delay_other_producers(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     await log.append(partition, sent(0, "a"))
     answers = await asyncio.gather(
@@ -379,11 +382,11 @@ async def test_a_late_batch_of_an_ended_transaction_is_rejected(world: World) ->
     assert (await log.bounds(partition)).stable == 2
 
 
-async def test_a_broken_marker_is_rejected_at_the_door(world: World) -> None:
+async def test_invalid_control_batch_is_rejected_on_append(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     body = bytearray(control_batch(7, 0, True, NOW, 1))
     body[69] = 9  # the marker's type
-    with pytest.raises(Rejected, match="control batch of type"):
+    with pytest.raises(Rejected, match="unknown control batch type"):
         await log.append(partition, RecordBatch(bytes(body)), 1)
     await fill(log, partition, 1)
 
@@ -401,7 +404,7 @@ async def test_trim_takes_only_what_is_in_the_table(world: World) -> None:
     assert await log.trim(partition, 10) == []
     assert await read_all(log, partition, 4) == expected(4, 10)
     for reader in (log, await world.broker()):
-        with pytest.raises(OutOfRange, match="before its start 4"):
+        with pytest.raises(OutOfRange, match="before the log start offset 4"):
             await reader.read(partition, 3, ALL)
 
 
@@ -427,13 +430,13 @@ async def test_a_whole_log_may_be_trimmed_and_written_on(world: World) -> None:
     assert await read_all(await world.broker(), partition, 5) == expected(5, 6)
 
 
-async def test_a_broker_that_slept_through_a_trim_goes_on_at_the_end(world: World) -> None:
+async def test_paused_broker_appends_at_the_end_after_a_trim(world: World) -> None:
     partition = await world.log()
     sleeper, log = await world.broker(metadata=deaf(world)), await world.broker()
     await fill(sleeper, partition, 1)
     await fill(log, partition, 9, 1)
     await world.move(log, partition, 10)
-    await world.claims.drop_below(partition, 10)  # not even the last claim is left to stop it
+    await world.claims.delete_below(partition, 10)  # also the last claim, which would refuse the create
     assert await sleeper.append(partition, plain("10")) == Appended(10, 11)
     assert await read_all(log, partition, 10) == expected(10, 11)
 
@@ -451,24 +454,24 @@ async def test_two_trims_at_once(world: World) -> None:
         assert await log.bounds(partition) == (25, 30, 30)
 
 
-async def test_a_trim_that_died_half_way_is_finished_by_the_next(world: World) -> None:
+async def test_next_trim_finishes_an_interrupted_one(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     await fill(log, partition, 10)
     await world.claims.advance_table_end(partition, 8)
     await log.trim(partition, 2)
-    await world.claims.raise_floor(partition, 5)  # and died
+    await world.claims.raise_floor(partition, 5)  # and crashed
     assert [claim.offset_start for claim in await log.trim(partition, 8)] == [5, 6, 7]
     assert [dated.claim.offset_start for dated in (await world.claims.scan(partition, 0)).claims] == [8, 9]
 
 
-async def test_a_fold_is_saved_every_so_many_claims(world: World) -> None:
+async def test_state_is_saved_every_n_claims(world: World) -> None:
     settings = LogSettings(fold_every_claims=10, wal=WalSettings(flush_interval_ms=0))
     partition = await world.log()
     one, two = await world.broker(settings=settings), await world.broker(settings=settings)
     for number in range(25):
         await fill((one, two)[number % 2], partition, 1, number)
     await asyncio.sleep(0.01)
-    stored = await world.claims.load_fold(partition)
+    stored = await world.claims.load_state(partition)
     assert stored is not None
     await world.move(one, partition, 25)
     assert await read_all(await world.broker(), partition, 25) == []
@@ -486,16 +489,16 @@ async def every_call_says_missing(log: Log, partition: PartitionId) -> None:
         log.trim(partition, 5),
     ]
     for call in calls:
-        with pytest.raises(Missing, match=f"log {partition} is gone"):
+        with pytest.raises(Missing, match=f"{partition} (is gone|does not exist)"):
             await call
 
 
-async def test_a_log_that_never_was(world: World) -> None:
+async def test_calls_raise_missing_for_an_unknown_partition(world: World) -> None:
     await every_call_says_missing(await world.broker(), PartitionId("nowhere", 0))
     assert (await world.claims.scan(PartitionId("nowhere", 0), 0)).claims == []
 
 
-async def test_a_deleted_topic_is_missing_everywhere_and_comes_back_empty(world: World) -> None:
+async def test_deleted_topic_is_missing_and_empty_when_created_again(world: World) -> None:
     (partition,) = await world.topic()
     heard, slept, new = await world.broker(), await world.broker(metadata=deaf(world)), await world.broker()
     await fill(heard, partition, 3)
@@ -511,8 +514,8 @@ async def test_a_deleted_topic_is_missing_everywhere_and_comes_back_empty(world:
     assert await read_all(heard, again) == expected(0, 1)
 
 
-async def test_a_log_whose_deletion_is_under_way_is_gone_already(world: World) -> None:
-    """Or whose deleter died: nobody waits for it."""
+async def test_partition_is_missing_while_it_is_being_deleted(world: World) -> None:
+    """Also when the deleting process crashed."""
     (partition,) = await world.topic()
     log, other = await world.broker(), await world.broker()
     await fill(log, partition, 3)
@@ -523,7 +526,7 @@ async def test_a_log_whose_deletion_is_under_way_is_gone_already(world: World) -
             await every_call_says_missing(broker, partition)
 
 
-async def test_a_waiter_hears_of_the_deletion(world: World) -> None:
+async def test_wait_raises_missing_when_the_topic_is_deleted(world: World) -> None:
     (partition,) = await world.topic()
     log = await world.broker()
     await fill(log, partition, 1)
@@ -547,7 +550,7 @@ async def test_a_name_is_taken_once(world: World) -> None:
 # ── profiles ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_switch_of_profile_under_load_keeps_every_producers_order(world: World) -> None:
+async def test_producer_order_is_kept_when_the_profile_changes_under_load(world: World) -> None:
     partitions, log = await world.topic(3), await world.broker()
 
     async def producer(partition: PartitionId, producer_id: int) -> None:
@@ -573,7 +576,7 @@ async def test_a_switch_of_profile_under_load_keeps_every_producers_order(world:
     assert len(media) == 2, "both profiles were used"
 
 
-async def test_what_was_sent_since_a_switch_waits_for_what_was_sent_before(world: World) -> None:
+async def test_batches_after_a_profile_change_wait_for_earlier_ones(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     world.objects.gate.clear()
     before = asyncio.create_task(log.append(partition, plain("0")))
@@ -590,7 +593,7 @@ async def test_what_was_sent_since_a_switch_waits_for_what_was_sent_before(world
     assert await read_all(log, partition) == expected(0, 4)
 
 
-async def test_a_profile_without_a_disk(world: World) -> None:
+async def test_latency_profile_without_a_wal_folder_is_misconfigured(world: World) -> None:
     partition, log = await world.log(), await world.broker(without_disk=True)
     world.profile = Profile.LATENCY
     with pytest.raises(Misconfigured, match="--wal-dir"):
@@ -599,7 +602,7 @@ async def test_a_profile_without_a_disk(world: World) -> None:
     await fill(log, partition, 1)
 
 
-async def test_a_producer_that_leaves_during_a_switch_is_no_trouble(
+async def test_cancelled_append_during_a_profile_change_does_no_harm(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     partition, log = await world.log(), await world.broker()
@@ -623,7 +626,7 @@ async def test_a_producer_that_leaves_during_a_switch_is_no_trouble(
 # ── back-pressure ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_full_buffer_makes_append_wait(world: World) -> None:
+async def test_append_waits_while_the_bytes_in_flight_are_at_their_bound(world: World) -> None:
     wal = WalSettings(flush_interval_ms=1, flush_bytes_max=8 * KiB, buffer_bytes_max=32 * KiB)
     partition, log = await world.log(), await world.broker(settings=LogSettings(wal=wal))
     writer = log._writers[Profile.COST]
@@ -633,17 +636,17 @@ async def test_a_full_buffer_makes_append_wait(world: World) -> None:
     held = []
     for _ in range(20):
         await asyncio.sleep(0.002)
-        held.append(writer.bytes_held)
+        held.append(writer.bytes_in_flight)
     assert max(held) <= 32 * KiB
     assert min(held[5:]) > 24 * KiB
     assert not any(task.done() for task in waiting)
     world.objects.gate.set()
     answers = await asyncio.gather(*waiting)
     assert [answer.offset_start for answer in answers] == list(range(100)), "in the order in which they came"
-    assert writer.bytes_held == 0
+    assert writer.bytes_in_flight == 0
 
 
-async def test_a_batch_larger_than_the_buffer_passes_alone(world: World) -> None:
+async def test_batch_larger_than_the_buffer_is_appended_alone(world: World) -> None:
     wal = WalSettings(flush_interval_ms=1, flush_bytes_max=KiB, buffer_bytes_max=KiB)
     partition, log = await world.log(), await world.broker(settings=LogSettings(wal=wal))
     answers = await asyncio.gather(*(log.append(partition, plain("x" * 5000)) for _ in range(3)))
@@ -653,7 +656,7 @@ async def test_a_batch_larger_than_the_buffer_passes_alone(world: World) -> None
 # ── stores in trouble ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_failed_put_is_unavailable_and_the_next_works(world: World) -> None:
+async def test_failed_put_raises_unavailable_and_the_next_append_succeeds(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     world.objects.fails = Unavailable("the bucket does not answer")
     with pytest.raises(Unavailable, match="the bucket does not answer"):
@@ -668,10 +671,8 @@ async def test_a_failed_put_is_unavailable_and_the_next_works(world: World) -> N
     [Uncertain("put got no answer"), Misconfigured("bucket lake is not writable"), Missing("there is no bucket lake")],
     ids=lambda error: type(error).__name__,
 )
-async def test_whatever_keeps_bytes_from_being_stored_they_are_not_appended(
-    world: World, error: LakestreamError
-) -> None:
-    """Without a claim nothing was appended for certain, and nothing is wrong with the batch or its log."""
+async def test_any_storage_error_raises_unavailable_without_an_append(world: World, error: LakestreamError) -> None:
+    """Without a claim nothing was appended, and neither the batch nor its partition is invalid."""
     partition, log = await world.log(), await world.broker()
     world.objects.failures.append(error)
     with pytest.raises(Unavailable, match=str(error)) as failed:
@@ -693,7 +694,7 @@ async def test_a_full_disk_is_unavailable_and_works_again_with_space(world: Worl
     assert await read_all(await world.broker(), partition) == expected(0, 4)
 
 
-async def test_after_a_failed_batch_the_producers_queued_ones_fail_and_others_go_on(world: World) -> None:
+async def test_queued_batches_of_a_producer_fail_after_a_failed_one(world: World) -> None:
     wal = WalSettings(flush_interval_ms=1, flush_bytes_max=1)  # every batch a frame
     partition, log = await world.log(), await world.broker(settings=LogSettings(wal=wal))
     world.objects.failures.append(Unavailable("the bucket does not answer"))
@@ -710,7 +711,7 @@ async def test_after_a_failed_batch_the_producers_queued_ones_fail_and_others_go
 
 
 async def test_a_producer_that_fails_twice_still_does_not_overtake_itself(world: World) -> None:
-    """Its second failure is another one: the first has been heard."""
+    """Its second failure is a new one: the producer received the first."""
     wal = WalSettings(flush_interval_ms=1, flush_bytes_max=1)
     partition, log = await world.log(), await world.broker(settings=LogSettings(wal=wal))
     for _ in range(2):
@@ -723,7 +724,7 @@ async def test_a_producer_that_fails_twice_still_does_not_overtake_itself(world:
     assert [answer.offset_start for answer in again] == [0, 1, 2]
 
 
-async def test_a_batch_whose_sender_left_counts_as_failed_too(world: World) -> None:
+async def test_later_batches_fail_when_a_cancelled_one_failed(world: World) -> None:
     wal = WalSettings(flush_interval_ms=1, flush_bytes_max=1)
     partition, log = await world.log(), await world.broker(settings=LogSettings(wal=wal))
     world.objects.failures.append(Unavailable("the bucket does not answer"))
@@ -741,7 +742,7 @@ async def test_a_batch_whose_sender_left_counts_as_failed_too(world: World) -> N
 
 @pytest.mark.parametrize("trouble", [Trouble.REFUSED, Trouble.LOST_THERE, Trouble.LOST_BACK])
 @pytest.mark.parametrize("times", [1, 3])
-async def test_lost_answers_are_resolved_without_a_duplicate(world: World, trouble: Trouble, times: int) -> None:
+async def test_lost_responses_of_creates_cause_no_duplicate(world: World, trouble: Trouble, times: int) -> None:
     partitions, metadata = await world.topic(3), ShakyMetadata(world.server)
     log = await world.broker(metadata=metadata)
     for partition in partitions:
@@ -753,8 +754,8 @@ async def test_lost_answers_are_resolved_without_a_duplicate(world: World, troub
         assert await read_all(await world.broker(), partition) == expected(0, 2)
 
 
-async def test_a_claim_lost_to_another_broker_after_a_lost_answer(world: World) -> None:
-    """Our create did not arrive, and somebody else took the offset: ours goes behind it."""
+async def test_claim_is_retried_behind_another_after_a_lost_request(world: World) -> None:
+    """The create did not arrive, and another broker claimed the offset: the batch is appended behind it."""
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     log, other = await world.broker(metadata=metadata), await world.broker()
     await fill(log, partition, 1)
@@ -765,9 +766,9 @@ async def test_a_claim_lost_to_another_broker_after_a_lost_answer(world: World) 
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_a_lost_answer_behind_a_trim_is_no_duplicate(world: World, idempotent: bool) -> None:
-    """The claim took effect, its answer was lost, and before anybody looked it was moved and trimmed: only what the
-    fold knows of its producer can tell. Who has no producer id hears that it is not known."""
+async def test_lost_response_before_a_trim_causes_no_duplicate(world: World, idempotent: bool) -> None:
+    """The claim took effect, its response was lost, and it was moved and trimmed before it was read: only the producer
+    in the state shows it. Without a producer id the outcome is uncertain."""
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     log, other = await world.broker(metadata=metadata), await world.broker()
     await fill(log, partition, 1)
@@ -787,17 +788,17 @@ async def test_a_lost_answer_behind_a_trim_is_no_duplicate(world: World, idempot
     assert (await log.bounds(partition)).end == 3
     world.profile = Profile.LATENCY
     async with asyncio.timeout(1):
-        await fill(log, partition, 1, 3)  # what was answered early holds up nobody
+        await fill(log, partition, 1, 3)  # completed futures delay no other batch
 
 
-async def test_a_claim_below_the_floor_counts_for_nothing_and_is_made_again(world: World) -> None:
-    """A create that succeeds where the chain was trimmed gives no offsets."""
+async def test_claim_below_the_floor_is_void_and_created_again(world: World) -> None:
+    """A create that succeeds where the chain was trimmed assigns no offsets."""
     partition = await world.log()
     sleeper, log = await world.broker(metadata=deaf(world)), await world.broker()
     await fill(sleeper, partition, 1)
     await fill(log, partition, 4, 1)
     await world.move(log, partition, 5)
-    await world.claims.drop_below(partition, 5)
+    await world.claims.delete_below(partition, 5)
     puts = world.objects.puts
     assert await sleeper.append(partition, plain("5")) == Appended(5, 6)
     assert world.objects.puts == puts + 2, "its bytes were stored again: an extent is never claimed twice"
@@ -806,7 +807,7 @@ async def test_a_claim_below_the_floor_counts_for_nothing_and_is_made_again(worl
         assert await read_all(reader, partition, 5) == expected(5, 6)
 
 
-async def test_a_stale_claim_is_skipped_and_its_records_appended_anew(world: World) -> None:
+async def test_stale_claim_is_void_and_its_records_are_appended_again(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     await fill(log, partition, 1)
     world.objects.gate.clear()
@@ -821,7 +822,7 @@ async def test_a_stale_claim_is_skipped_and_its_records_appended_anew(world: Wor
         assert records(await reader.read(partition, 1, ALL)) == [(2, "late"), (3, "next")]
 
 
-async def test_a_read_at_a_gap_at_the_end_says_where_to_go_on(world: World) -> None:
+async def test_read_at_a_gap_at_the_end_returns_the_next_offset(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     world.objects.gate.clear()
     slow = asyncio.create_task(log.append(partition, plain("late")))
@@ -835,7 +836,7 @@ async def test_a_read_at_a_gap_at_the_end_says_where_to_go_on(world: World) -> N
     assert (found.batches, found.offset_next) == ([], found.bounds.end)
 
 
-async def test_a_create_that_is_never_answered_is_looked_up_in_time(world: World) -> None:
+async def test_create_without_response_is_resolved_before_the_deadline(world: World) -> None:
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     settings = LogSettings(append_timeout_ms=1_000, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
@@ -846,7 +847,7 @@ async def test_a_create_that_is_never_answered_is_looked_up_in_time(world: World
     assert await read_all(log, partition) == expected(0, 2)
 
 
-async def test_the_trouble_is_told_though_the_last_try_hangs(world: World) -> None:
+async def test_error_names_the_store_error_when_the_last_retry_hangs(world: World) -> None:
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     settings = LogSettings(append_timeout_ms=300, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
@@ -856,7 +857,7 @@ async def test_the_trouble_is_told_though_the_last_try_hangs(world: World) -> No
         await log.append(partition, plain("1"))
 
 
-async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(world: World) -> None:
+async def test_append_raises_uncertain_when_the_outcome_stays_unknown(world: World) -> None:
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     settings = LogSettings(append_timeout_ms=100, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
@@ -871,8 +872,8 @@ async def test_what_stays_unknown_until_the_deadline_is_said_to_be_uncertain(wor
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_who_waits_behind_others_does_not_wait_longer(world: World, idempotent: bool) -> None:
-    """The deadline counts from stored bytes to an answer, however many extents stand in the line before."""
+async def test_deadline_counts_from_stored_bytes_for_queued_extents(world: World, idempotent: bool) -> None:
+    """The deadline counts from stored bytes to the response, however many extents are queued before."""
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     settings = LogSettings(append_timeout_ms=1_000, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
@@ -930,14 +931,14 @@ async def test_a_damaged_claim_is_corrupt_and_named(world: World) -> None:
 
 
 @pytest.mark.parametrize(("skew_ms", "way"), [(61_000, "61 s ahead of"), (-61_000, "61 s behind")])
-async def test_a_wrong_clock_is_refused_at_the_start(world: World, skew_ms: int, way: str) -> None:
-    with pytest.raises(Unavailable, match=f"clock is {way} the metadata store's; set it right") as failed:
+async def test_start_fails_with_a_wrong_clock(world: World, skew_ms: int, way: str) -> None:
+    with pytest.raises(Unavailable, match=f"clock is {way} the metadata store's; set it") as failed:
         await world.broker(clock=HandClock(NOW + skew_ms))
     assert "\n" not in str(failed.value)
 
 
 @pytest.mark.parametrize("skew_ms", [60_000, -60_000])
-async def test_a_minute_off_is_fine(world: World, skew_ms: int) -> None:
+async def test_start_succeeds_with_a_clock_one_minute_off(world: World, skew_ms: int) -> None:
     partition, log = await world.log(), await world.broker(clock=HandClock(NOW + skew_ms))
     await fill(log, partition, 2)
 
@@ -954,7 +955,7 @@ async def test_a_clock_that_goes_wrong_stops_appends_until_it_is_right(world: Wo
     clock.ms += 5_000
     world.clock.ms = clock.ms
     with pytest.raises(Unavailable, match="3600 s ahead"):
-        await log.append(partition, plain("x"))  # it does not wait, but has the clock measured again
+        await log.append(partition, plain("x"))  # it does not wait, but starts a new measurement
     await asyncio.sleep(0.01)
     await fill(log, partition, 1, 1)
 
@@ -969,7 +970,7 @@ async def test_a_missing_object_is_corrupt_and_named(world: World) -> None:
     await world.objects.delete([second])
     other = await world.broker()
     assert records(await other.read(partition, 0, ALL)) == expected(0, 1), "what lies before it is served"
-    with pytest.raises(Corrupt, match=f"log {partition}: {second}.* from offset 1 on, is missing"):
+    with pytest.raises(Corrupt, match=f"partition {partition}: {second}.* from offset 1 on, is missing"):
         await other.read(partition, 1, ALL)
     assert records(await other.read(partition, 2, ALL)) == expected(2, 3)
     assert await read_all(log, partition) == expected(0, 3), "who has it in memory still serves it"
@@ -979,7 +980,7 @@ async def test_a_missing_object_is_corrupt_and_named(world: World) -> None:
 
 
 @PROFILES
-async def test_close_answers_what_was_taken_and_takes_no_more(world: World, profile: Profile) -> None:
+async def test_close_completes_submitted_batches_and_rejects_new_ones(world: World, profile: Profile) -> None:
     world.profile = profile
     wal = WalSettings(flush_interval_ms=60_000, buffer_bytes_max=8 * KiB, flush_bytes_max=2 * KiB)
     partition, log = await world.log(), await world.broker(settings=LogSettings(wal=wal))
@@ -1001,7 +1002,7 @@ async def test_close_twice_and_before_anything_happened(world: World) -> None:
     await log.close()
 
 
-async def test_close_while_the_store_is_down_ends_in_time(world: World) -> None:
+async def test_close_returns_before_the_deadline_while_the_store_is_down(world: World) -> None:
     partition, metadata = await world.log(), ShakyMetadata(world.server)
     settings = LogSettings(append_timeout_ms=200, retry_interval_ms=5, wal=WalSettings(flush_interval_ms=1))
     log = await world.broker(metadata=metadata, settings=settings)
@@ -1041,18 +1042,18 @@ async def test_kill_leaves_nothing_behind(world: World, profile: Profile, caplog
 
 
 class Table:
-    """Takes the table's place: has everything below some offset."""
+    """A fake table with all records below some offset."""
 
     async def start(self, partition: PartitionId) -> int | None:
         return 1
 
-    def start_known(self, partition: PartitionId) -> int:
+    def cached_start(self, partition: PartitionId) -> int:
         return 0
 
-    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> Past:
-        return Past([(offset, [plain("from the table").data])], offset + 1)
+    async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> HistoryRead:
+        return HistoryRead([(offset, [plain("from the table").data])], offset + 1)
 
-    async def files(self, partition: PartitionId, offset: int) -> list[PastFile]:
+    async def files(self, partition: PartitionId, offset: int) -> list[HistoryFile]:
         return []
 
     async def first_at(self, partition: PartitionId, offset: int, timestamp: int) -> tuple[int, int] | None:
@@ -1062,7 +1063,7 @@ class Table:
         return None
 
 
-async def test_what_has_left_the_chain_is_read_from_the_table(world: World) -> None:
+async def test_trimmed_records_are_read_from_the_table(world: World) -> None:
     partition, log = await world.log(), await world.broker(history=Table())
     await fill(log, partition, 5)
     await world.move(log, partition, 3)
@@ -1073,17 +1074,17 @@ async def test_what_has_left_the_chain_is_read_from_the_table(world: World) -> N
 
 
 @pytest.mark.parametrize("history", [None, Table()])
-async def test_a_reader_that_slept_while_its_object_was_moved_and_swept(world: World, history: Table | None) -> None:
-    """Its view still has the claim, the object is gone: the pipeline went by, and nothing is damaged."""
+async def test_read_continues_in_the_table_when_its_object_was_deleted(world: World, history: Table | None) -> None:
+    """The view still has the claim and the object was deleted: the records were moved, and nothing is damaged."""
     partition, log = await world.log(), await world.broker()
     sleeper = await world.broker(metadata=deaf(world), history=history)
     await fill(log, partition, 3)
     await sleeper.bounds(partition)
     sweeper = world.sweeper()
     await world.move(log, partition, 2, sweeper)
-    assert len(await sweeper.sweep()) == 2
+    assert len(await sweeper.collect()) == 2
     if history is None:
-        with pytest.raises(OutOfRange, match="before its start 2"):
+        with pytest.raises(OutOfRange, match="before the log start offset 2"):
             await sleeper.read(partition, 0, ALL)
     else:
         assert (await sleeper.read(partition, 0, ALL)).offset_next == 1
@@ -1094,7 +1095,7 @@ async def test_a_reader_that_slept_while_its_object_was_moved_and_swept(world: W
 
 
 class BrokenFeed(ShakyMetadata):
-    """Its change feed breaks at every third event."""
+    """A client whose watch fails at every third event."""
 
     broken = 0
 
@@ -1109,8 +1110,8 @@ class BrokenFeed(ShakyMetadata):
         raise Unavailable("the change feed broke")
 
 
-async def test_a_change_feed_that_breaks_is_followed_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakestream.data.log.wait.FEED_RETRY_MS", 1)
+async def test_watch_is_started_again_after_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakestream.data.log.fetch_wait.WATCH_RETRY_MS", 1)
     metadata = BrokenFeed(world.server)
     world.server._clients[metadata] = None  # so that it gets events
     partition, log, other = await world.log(), await world.broker(metadata=metadata), await world.broker()
@@ -1123,7 +1124,7 @@ async def test_a_change_feed_that_breaks_is_followed_again(world: World, monkeyp
     assert metadata.broken >= 3
 
 
-async def test_a_producer_that_leaves_changes_nothing_for_the_others(world: World) -> None:
+async def test_cancelled_append_does_not_affect_other_producers(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     world.objects.gate.clear()
     tasks = [asyncio.create_task(log.append(partition, sent(number, str(number)))) for number in range(5)]
@@ -1137,7 +1138,7 @@ async def test_a_producer_that_leaves_changes_nothing_for_the_others(world: Worl
     assert await read_all(log, partition) == expected(0, 5)
 
 
-async def test_a_retry_while_the_first_is_still_under_way(world: World) -> None:
+async def test_retry_during_the_first_attempt_is_a_duplicate(world: World) -> None:
     partition, log = await world.log(), await world.broker()
     world.objects.gate.clear()
     first = asyncio.create_task(log.append(partition, sent(0, "a")))

@@ -1,4 +1,4 @@
-"""A log whose first records are in the table: what is asked of it is answered across the border."""
+"""Reads of a log whose first records are in the table, across the border between both."""
 
 import random
 from collections.abc import AsyncIterator
@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.unit.data.brokers import QUICK
-from tests.unit.data.table.lakes import LOG, NOW_MS, Lake, many
-from tests.unit.data.table.plain import Record, batch_of, read_batch
+from tests.harness.log.brokers import QUICK
+from tests.harness.table.history_tables import LOG, NOW_MS, Lake, many
+from tests.harness.table.reference_codec import Record, batch_of, read_batch
 
-from lakestream.batch import RecordBatch
 from lakestream.clock import SeededIds, SystemClock
+from lakestream.config.settings import Profile
 from lakestream.data.log.log import Log
-from lakestream.data.log.times import At
+from lakestream.data.log.offset_lookup import TimestampOffset
 from lakestream.errors import Corrupt, OutOfRange
-from lakestream.filed import as_bytes
 from lakestream.metadata.claims import Claims
-from lakestream.settings import Profile
+from lakestream.records.batch import RecordBatch
+from lakestream.records.file_region import as_bytes
 
 ALL = 1 << 20
 
 
 class Border:
-    """One log, its table, a broker, and a pipeline by hand."""
+    """A log, its table, a broker, and the steps of a pipeline."""
 
     def __init__(self, root: Path) -> None:
         self.lake = Lake(root)
@@ -44,7 +44,7 @@ class Border:
 
     async def open(self) -> "Border":
         await self.lake.open()
-        await self.claims.make_logs([LOG])
+        await self.claims.create_logs([LOG])
         await self.log.start()
         return self
 
@@ -54,17 +54,17 @@ class Border:
         await self.lake.close()
 
     async def append(self, records: list[Record]) -> None:
-        """Ten to a batch."""
+        """Appends batches of ten records."""
         for at in range(0, len(records), 10):
             await self.log.append(LOG, RecordBatch.parse(batch_of(records[at : at + 10])))
 
     async def move(self, records: list[Record], upto: int) -> None:
-        """All before `upto` leaves the log; these become rows."""
+        """Writes these records to the table, and trims the log before `upto`."""
         await self.lake.move(records, upto)
         await self.claims.advance_table_end(LOG, upto)
         await self.driver.trim(LOG, upto)
-        if (view := self.log._views.known(LOG)) is not None:
-            view.floor_seen_s -= 10  # time goes by
+        if (view := self.log._views.cached(LOG)) is not None:
+            view.floor_read_s -= 10  # the cached floor expires
 
     async def read(self, offset: int, end: int) -> list[Record]:
         found: list[Record] = []
@@ -83,7 +83,7 @@ async def border(tmp_path: Path) -> AsyncIterator[Border]:
     await border.close()
 
 
-async def test_everything_is_read_as_if_there_were_no_border(border: Border) -> None:
+async def test_read_continues_from_the_table_into_the_log(border: Border) -> None:
     await border.append(many(0, 100))
     await border.move(many(0, 60), 60)
     for offset in (0, 15, 59, 60, 61, 99):
@@ -96,26 +96,26 @@ async def test_everything_is_read_as_if_there_were_no_border(border: Border) -> 
     assert await border.read(95, 110) == many(95, 110)
 
 
-async def test_the_tail_is_still_read_at_a_glance(border: Border) -> None:
+async def test_tail_is_read_from_memory_when_the_table_has_older_records(border: Border) -> None:
     await border.append(many(0, 30))
     await border.move(many(0, 20), 20)
     await border.append(many(30, 40))
-    assert border.log.glance(LOG, 30, ALL) is None  # after so long a time it looks first
+    assert border.log.read_cached(LOG, 30, ALL) is None  # the cached floor is too old, so it is read first
     await border.read(30, 40)
-    found = border.log.glance(LOG, 30, ALL)
+    found = border.log.read_cached(LOG, 30, ALL)
     assert found is not None
     assert found.bounds == (0, 40, 40)
-    assert border.log.glance(LOG, 5, ALL) is None
+    assert border.log.read_cached(LOG, 5, ALL) is None
 
 
-async def test_what_is_at_hand_still_is_not_served_when_it_was_deleted_from_the_table(border: Border) -> None:
+async def test_cached_records_are_not_read_after_they_were_deleted_from_the_table(border: Border) -> None:
     await border.append(many(0, 30))
     assert await border.read(0, 30) == many(0, 30)
     await border.move(many(10, 20), 20)
     assert await border.read(0, 30) == many(10, 30)
 
 
-async def test_a_gap_is_passed_over_within_one_read(border: Border) -> None:
+async def test_gap_is_skipped_within_one_read(border: Border) -> None:
     await border.append(many(0, 40))
     await border.move(many(0, 5), 20)
     found = await border.log.read(LOG, 7, ALL)
@@ -123,7 +123,7 @@ async def test_a_gap_is_passed_over_within_one_read(border: Border) -> None:
     assert await border.read(0, 40) == many(0, 5) + many(20, 40)
 
 
-async def test_a_gap_that_is_the_end_is_a_batch_without_records(border: Border) -> None:
+async def test_gap_at_the_end_is_a_batch_without_records(border: Border) -> None:
     await border.append(many(0, 20))
     await border.move(many(0, 5), 20)
     found = await border.log.read(LOG, 7, ALL)
@@ -134,59 +134,59 @@ async def test_a_gap_that_is_the_end_is_a_batch_without_records(border: Border) 
     assert (await border.log.read(LOG, 7, ALL)).batches[0][0] == 20
 
 
-async def test_where_the_log_starts(border: Border) -> None:
-    """At the pointer, or at the first row, or where the log itself begins."""
+async def test_log_start_is_the_first_row_the_pointer_or_the_log_floor(border: Border) -> None:
+    """The log start is that of DeleteRecords, or the first row, or the first record in the log."""
     await border.append(many(0, 40))
     await border.move(many(5, 10), 20)
     assert (await border.log.bounds(LOG)).start == 5
-    assert border.log.start_known(LOG) == 5
+    assert border.log.cached_start(LOG) == 5
     assert await border.log.delete_before(LOG, 8) == 8
-    with pytest.raises(OutOfRange, match="before its start 8"):
+    with pytest.raises(OutOfRange, match="before the log start offset 8"):
         await border.log.read(LOG, 7, ALL)
     assert await border.read(8, 40) == many(8, 10) + many(20, 40)
     assert await border.log.delete_before(LOG, 25) == 25
     assert await border.read(25, 40) == many(25, 40)
 
 
-async def test_a_table_without_rows_of_a_log(border: Border) -> None:
+async def test_log_start_is_the_floor_when_the_table_has_no_rows(border: Border) -> None:
     await border.append(many(0, 40))
     await border.move([], 20)
     assert (await border.log.bounds(LOG)).start == 20
     assert await border.read(0, 40) == many(20, 40)
 
 
-async def test_times(border: Border) -> None:
+async def test_offset_by_timestamp_in_table_and_log(border: Border) -> None:
     await border.append(many(0, 100))
     await border.move(many(0, 60), 60)
     for offset in (0, 30, 59, 60, 61, 99):
-        assert await border.log.first_at(LOG, NOW_MS + offset) == At(NOW_MS + offset, offset)
+        assert await border.log.first_at(LOG, NOW_MS + offset) == TimestampOffset(NOW_MS + offset, offset)
     assert await border.log.first_at(LOG, NOW_MS + 100) is None
-    assert await border.log.newest_time(LOG) == At(NOW_MS + 99, 99)
+    assert await border.log.newest_time(LOG) == TimestampOffset(NOW_MS + 99, 99)
     await border.log.delete_before(LOG, 40)
-    assert await border.log.first_at(LOG, NOW_MS) == At(NOW_MS + 40, 40)
+    assert await border.log.first_at(LOG, NOW_MS) == TimestampOffset(NOW_MS + 40, 40)
     await border.log.delete_before(LOG, 70)
-    assert await border.log.first_at(LOG, NOW_MS) == At(NOW_MS + 70, 70)
+    assert await border.log.first_at(LOG, NOW_MS) == TimestampOffset(NOW_MS + 70, 70)
 
 
-async def test_the_newest_time_is_in_the_table(border: Border) -> None:
+async def test_newest_timestamp_can_be_in_the_table(border: Border) -> None:
     falling = [Record(at, NOW_MS - at, 0, None, b"v") for at in range(40)]
     await border.append(falling)
     await border.move(falling[:20], 20)
-    assert await border.log.newest_time(LOG) == At(NOW_MS, 0)
+    assert await border.log.newest_time(LOG) == TimestampOffset(NOW_MS, 0)
     await border.log.delete_before(LOG, 5)
-    assert await border.log.newest_time(LOG) == At(NOW_MS - 5, 5)
+    assert await border.log.newest_time(LOG) == TimestampOffset(NOW_MS - 5, 5)
     await border.log.delete_before(LOG, 25)
-    assert await border.log.newest_time(LOG) == At(NOW_MS - 25, 25)
+    assert await border.log.newest_time(LOG) == TimestampOffset(NOW_MS - 25, 25)
 
 
-async def test_nothing_in_the_table_was_aborted(border: Border) -> None:
+async def test_reads_of_the_table_have_no_aborted_transactions(border: Border) -> None:
     await border.append(many(0, 40))
     await border.move(many(0, 20), 20)
-    assert (await border.log.read(LOG, 0, ALL)).is_decided
-    assert not (await border.log.read(LOG, 20, ALL)).is_decided
+    assert (await border.log.read(LOG, 0, ALL)).is_committed
+    assert not (await border.log.read(LOG, 20, ALL)).is_committed
 
 
-async def test_a_table_that_cannot_be_read_does_not_hide_the_rest_of_the_log(border: Border) -> None:
+async def test_log_is_readable_when_the_table_is_not(border: Border) -> None:
     await border.append(many(0, 40))
     await border.move(many(0, 20), 20)
     await border.lake.catalog.drop(LOG.topic_id)

@@ -5,15 +5,15 @@ import pytest
 
 from lakestream.clock import SystemClock
 from lakestream.data.wal.footers import may_be_sealed, object_footer, segment_footers
-from lakestream.data.wal.format import TAIL_SIZE, Frame, Kind, Part, encode, encode_seal, walk_segment
+from lakestream.data.wal.format import TAIL_SIZE, ExtentData, Frame, FrameKind, encode, encode_seal, walk_segment
 from lakestream.data.wal.names import object_key, parse_object_key, parse_segment_name, segment_name
 from lakestream.errors import Corrupt, Missing
 from lakestream.model import Buffer, Span
-from lakestream.storage.memory import MemoryStore
+from lakestream.storage.memory import MemoryObjectStore
 from lakestream.testing.memory_segments import MemoryDisk, MemorySegments
 
 NAME = segment_name(5, "writer", 1)
-PARTS = [Part("topic", 0, "claim", [b"0123456789" * 50], 5), Part("topic", 1, "other", [b"xyz"], 1)]
+PARTS = [ExtentData("topic", 0, "claim", [b"0123456789" * 50], 5), ExtentData("topic", 1, "other", [b"xyz"], 1)]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def write(files: MemorySegments, count: int, *, sealed: bool) -> list[Fram
             writer_id="writer",
             sequence=number,
             stored_ms=1,
-            kind=Kind.SEGMENT_FRAME,
+            kind=FrameKind.SEGMENT_FRAME,
             position=segment.size,
         )
         await segment.append(frame.buffers)
@@ -48,17 +48,17 @@ async def write(files: MemorySegments, count: int, *, sealed: bool) -> list[Fram
 
 @pytest.mark.parametrize("count", [1, 700, 3000])
 async def test_an_objects_footer(count: int) -> None:
-    parts = [Part("t" * 32, number, "c" * 32, [b"x" * 10], 1) for number in range(count)]
+    parts = [ExtentData("t" * 32, number, "c" * 32, [b"x" * 10], 1) for number in range(count)]
     frame = encode(parts, writer_id="w", sequence=1, stored_ms=1)
     assert count < 1000 or frame.size > TAIL_SIZE * 2
-    store = MemoryStore(SystemClock())
+    store = MemoryObjectStore(SystemClock())
     await store.put("wal/o", frame.buffers)
     assert await object_footer(store, "wal/o", frame.size) == frame.footer
 
 
-async def test_an_object_that_is_damaged_or_gone() -> None:
+async def test_damaged_object_raises_corrupt_and_missing_one_missing() -> None:
     frame = encode(PARTS, writer_id="w", sequence=1, stored_ms=1)
-    store = MemoryStore(SystemClock())
+    store = MemoryObjectStore(SystemClock())
     await store.put("wal/o", [b"".join(frame.buffers)[:-1]])
     with pytest.raises(Corrupt, match="wal/o"):
         await object_footer(store, "wal/o", frame.size - 1)
@@ -93,7 +93,7 @@ async def test_many_small_frames_take_few_reads(files: MemorySegments, monkeypat
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("count", [0, 3])
-async def test_the_last_bytes_tell_whether_it_may_be_sealed(files: MemorySegments, count: int, sealed: bool) -> None:
+async def test_may_be_sealed_reads_only_the_last_bytes(files: MemorySegments, count: int, sealed: bool) -> None:
     await write(files, count, sealed=sealed)
     assert await may_be_sealed(files, NAME) is sealed
 
@@ -115,12 +115,12 @@ async def test_a_damaged_footer_before_good_frames_is_corrupt(files: MemorySegme
         await segment_footers(files, NAME)
 
 
-async def test_a_segment_that_is_gone(files: MemorySegments) -> None:
+async def test_missing_segment_raises_missing(files: MemorySegments) -> None:
     with pytest.raises(Missing):
         await segment_footers(files, NAME)
 
 
-def test_names_say_what_they_were_made_of() -> None:
+def test_names_round_trip() -> None:
     assert object_key(12, "ab-cd", 3) == "wal/000000000000012-ab-cd-0000000003.wal"
     assert parse_object_key(object_key(12, "ab-cd", 3)) == (12, "ab-cd", 3)
     assert segment_name(12, "w", 10**7) == "000000000000012-w-10000000.seg"

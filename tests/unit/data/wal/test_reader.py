@@ -1,21 +1,21 @@
-"""The bytes of claims: from memory, from storage, once for many, and never wrong ones."""
+"""Reading the bytes of claims: from the cache, from storage, shared by concurrent reads, always verified."""
 
 import asyncio
 import random
 
 import msgspec
 import pytest
-from tests.unit.data.brokers import NOW, HandClock, ShakyObjects, plain
+from tests.harness.log.brokers import NOW, HandClock, ShakyObjects, StubWriter, plain
 
-from lakestream.batch import loaded
-from lakestream.data.cache.blocks import BlockCache
-from lakestream.data.wal.buffer import Appended, Extent, Placed
-from lakestream.data.wal.media import ObjectFrames, SegmentFrames
+from lakestream.aio.cache import LruCache
+from lakestream.config.settings import WalSettings
+from lakestream.data.wal.buffer import Appended, Extent, PendingBatch
+from lakestream.data.wal.frame_store import ObjectFrames, SegmentFrames
 from lakestream.data.wal.reader import Batches, Reader
 from lakestream.errors import Corrupt, Misconfigured, Missing
 from lakestream.metadata.claims import Claim
 from lakestream.model import PartitionId
-from lakestream.settings import WalSettings
+from lakestream.records.batch import loaded
 from lakestream.testing.memory_segments import MemoryDisk, MemorySegments
 
 
@@ -27,12 +27,12 @@ class Bench:
         self.files = MemorySegments(self.disk, clock, random.Random(1))
         self.objects = ObjectFrames(self.store, "w", clock)
         self.segments = SegmentFrames(self.files, "w", WalSettings(), clock)
-        self.cache: BlockCache[str, Batches] = BlockCache(cache_bytes_max)
+        self.cache: LruCache[str, Batches] = LruCache(cache_bytes_max)
         self.reader = Reader(self.store, self.files, self.cache)
         self.sequence = 0
 
     async def write(self, *values: tuple[str, ...], on_disk: bool = False) -> list[Claim]:
-        """One frame with an extent per tuple; returns a claim for each."""
+        """Writes one frame with an extent per tuple; returns a claim for each."""
         self.sequence += 1
         extents = [_extent(f"w.{self.sequence}.{n}", part) for n, part in enumerate(values)]
         await (self.segments if on_disk else self.objects).store(extents, self.sequence)
@@ -41,8 +41,8 @@ class Bench:
 
 def _extent(extent_id: str, values: tuple[str, ...]) -> Extent:
     future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-    items = [Placed(plain(value), -1, n, future) for n, value in enumerate(values)]
-    return Extent(PartitionId("t", 0), items, extent_id, "w")
+    items = [PendingBatch(plain(value), -1, n, future) for n, value in enumerate(values)]
+    return Extent(PartitionId("t", 0), items, extent_id, StubWriter())
 
 
 def _claim(extent: Extent) -> Claim:
@@ -62,7 +62,7 @@ def bench() -> Bench:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-async def test_claims_in_the_order_asked_for(bench: Bench, on_disk: bool) -> None:
+async def test_batches_are_returned_in_the_order_of_the_claims(bench: Bench, on_disk: bool) -> None:
     one, two = await bench.write(("a", "b"), ("c",), on_disk=on_disk)
     (three,) = await bench.write(("d",), on_disk=on_disk)
     found = await bench.reader.read([three, two, one])
@@ -71,18 +71,18 @@ async def test_claims_in_the_order_asked_for(bench: Bench, on_disk: bool) -> Non
     expect(found[2], "a", "b")
 
 
-async def test_nothing_asked_nothing_read(bench: Bench) -> None:
+async def test_no_claims_need_no_read(bench: Bench) -> None:
     assert await bench.reader.read([]) == []
 
 
-async def test_claims_of_one_object_are_one_call(bench: Bench) -> None:
+async def test_claims_of_one_object_are_read_in_one_call(bench: Bench) -> None:
     claims = await bench.write(("a",), ("b",), ("c",))
     await bench.reader.read(claims)
     ((_, spans),) = bench.store.reads
     assert len(spans) == 3
 
 
-async def test_what_was_read_or_kept_is_served_from_memory(bench: Bench) -> None:
+async def test_read_or_written_batches_are_served_from_the_cache(bench: Bench) -> None:
     one, two = await bench.write(("a",), ("b",))
     bench.reader.keep(one, (plain("a").data,))
     await bench.reader.read([one])
@@ -92,16 +92,16 @@ async def test_what_was_read_or_kept_is_served_from_memory(bench: Bench) -> None
     assert len(bench.store.reads) == 1
 
 
-async def test_memory_is_bounded() -> None:
+async def test_cache_is_bounded() -> None:
     bench = Bench(cache_bytes_max=150)
     claims = [claim for n in range(5) for claim in await bench.write((str(n),))]
     for claim in claims:
         await bench.reader.read([claim])
-        assert bench.cache.bytes_used <= 150
+        assert bench.cache.weight <= 150
     assert len(bench.cache) >= 1
 
 
-async def test_one_read_for_many_waiters(bench: Bench) -> None:
+async def test_concurrent_reads_of_a_claim_share_one_call(bench: Bench) -> None:
     one, two, three = await bench.write(("a",), ("b",), ("c",))
     found = await asyncio.gather(
         bench.reader.read([one, two]), bench.reader.read([one]), bench.reader.read([two, three])
@@ -113,7 +113,7 @@ async def test_one_read_for_many_waiters(bench: Bench) -> None:
     assert sum(len(spans) for _, spans in bench.store.reads) == 3
 
 
-async def test_a_waiter_that_leaves_takes_nothing_from_the_others(bench: Bench) -> None:
+async def test_cancelled_read_does_not_cancel_the_shared_one(bench: Bench) -> None:
     (claim,) = await bench.write(("a",))
     leaves, stays = (asyncio.create_task(bench.reader.read([claim])) for _ in range(2))
     await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def test_a_waiter_that_leaves_takes_nothing_from_the_others(bench: Bench) 
     assert leaves.cancelled()
 
 
-async def test_all_waiters_hear_of_a_failure_and_the_next_reads_again(bench: Bench) -> None:
+async def test_error_is_raised_in_all_waiting_reads_and_not_cached(bench: Bench) -> None:
     (claim,) = await bench.write(("a",))
     body = await bench.store.get(claim.name)
     await bench.store.delete([claim.name])
@@ -140,7 +140,7 @@ async def test_a_missing_object_is_named(bench: Bench) -> None:
 
 
 async def test_a_claim_of_some_batches_of_an_extent(bench: Bench) -> None:
-    """A duplicate in the middle was left out of the claim; its bytes lie there all the same."""
+    """A duplicate in the middle is not in the claim; its bytes are stored all the same."""
     (whole,) = await bench.write(("a", "b", "c"))
     part = msgspec.structs.replace(whole, batches=(whole.batches[0], whole.batches[2]))
     expect((await bench.reader.read([part]))[0], "a", "c")
@@ -154,7 +154,7 @@ async def test_a_shortened_object_is_corrupt(bench: Bench, on_disk: bool) -> Non
         del bench.disk.files[claim.name].data[end:]
     else:
         await bench.store.put(claim.name, [bytes(await bench.store.get(claim.name))[:end]])
-    with pytest.raises(Corrupt, match=f"{claim.name} is shorter than its claims say"):
+    with pytest.raises(Corrupt, match=f"{claim.name} is shorter than its claims require"):
         await bench.reader.read([claim])
 
 
@@ -168,7 +168,7 @@ async def test_any_flipped_bit_is_corrupt_or_makes_no_difference(bench: Bench) -
         damaged = bytearray(body)
         damaged[at] ^= 1 << (at % 8)
         await bench.store.put(claim.name, [damaged])
-        reader = Reader(bench.store, bench.files, BlockCache(0))
+        reader = Reader(bench.store, bench.files, LruCache(0))
         within = (at - start) % (claim.batches[0].byte_end - start)
         if within in rewritten:
             await reader.read([claim])
@@ -177,8 +177,8 @@ async def test_any_flipped_bit_is_corrupt_or_makes_no_difference(bench: Bench) -
                 await reader.read([claim])
 
 
-async def test_another_batch_than_the_claims_is_corrupt(bench: Bench) -> None:
-    """Good bytes, good checksum, but not what was claimed."""
+async def test_batch_that_differs_from_its_claim_is_corrupt(bench: Bench) -> None:
+    """Valid bytes with a valid checksum, but of another batch."""
     (claim,) = await bench.write(("a",))
     two_records = msgspec.structs.replace(claim.batches[0], record_count=2)
     wrong = msgspec.structs.replace(claim, batches=(two_records,))
@@ -186,7 +186,7 @@ async def test_another_batch_than_the_claims_is_corrupt(bench: Bench) -> None:
         await bench.reader.read([wrong])
 
 
-async def test_damage_is_not_remembered(bench: Bench) -> None:
+async def test_damage_is_not_cached(bench: Bench) -> None:
     (claim,) = await bench.write(("a",))
     body = bytes(await bench.store.get(claim.name))
     await bench.store.put(claim.name, [body[:100] + b"!" + body[101:]])
@@ -199,7 +199,7 @@ async def test_damage_is_not_remembered(bench: Bench) -> None:
 async def test_a_segment_without_a_disk(bench: Bench) -> None:
     (claim,) = await bench.write(("a",), on_disk=True)
     with pytest.raises(Misconfigured, match="--wal-dir"):
-        await Reader(bench.store, None, BlockCache(0)).read([claim])
+        await Reader(bench.store, None, LruCache(0)).read([claim])
 
 
 async def test_kill_ends_reads_under_way(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""What a failed call means: the only place where a status and its text are judged."""
+"""The effect of a failed call is derived from its status and text."""
 
 import grpc
 import pytest
@@ -27,16 +27,20 @@ CODES = grpc.StatusCode
         (CODES.INVALID_ARGUMENT, "shard id is required", Effect.REFUSED),
     ],
 )
-def test_effect(code: grpc.StatusCode, details: str, effect: Effect) -> None:
+def test_effect_of_a_failed_call(code: grpc.StatusCode, details: str, effect: Effect) -> None:
     assert effect_of(code, details) is effect
 
 
-def test_the_caller_hears_what_where_and_what_to_do() -> None:
-    gone = for_caller("metadata store oxia://a:1/x", CallFailed(Effect.NONE, "a:1: UNAVAILABLE: connection refused"))
-    assert type(gone) is Unavailable
-    assert "oxia://a:1/x" in str(gone)
-    assert "see that its nodes run" in str(gone)
-    nameless = for_caller("metadata store oxia://a:1/x", CallFailed(Effect.REFUSED, "a:1: oxia: namespace not found"))
-    assert type(nameless) is Misconfigured
-    assert "no such namespace" in str(nameless)
+def test_error_names_the_store_the_problem_and_the_action() -> None:
+    unreachable = for_caller(
+        "metadata store oxia://a:1/x", CallFailed(Effect.NONE, "a:1: UNAVAILABLE: connection refused")
+    )
+    assert type(unreachable) is Unavailable
+    assert "oxia://a:1/x" in str(unreachable)
+    assert "check that its nodes run" in str(unreachable)
+    no_namespace = for_caller(
+        "metadata store oxia://a:1/x", CallFailed(Effect.REFUSED, "a:1: oxia: namespace not found")
+    )
+    assert type(no_namespace) is Misconfigured
+    assert "the namespace does not exist" in str(no_namespace)
     assert type(for_caller("here", CallFailed(Effect.REFUSED, "no"))) is Rejected

@@ -1,7 +1,7 @@
-"""One request, one file; the header of each is its specification. Importing them fills dispatch.HANDLERS."""
+"""Handlers: one file per request, whose header is its specification. Importing them fills dispatch.HANDLERS."""
 
 import importlib
 import pkgutil
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -1,18 +1,22 @@
-"""Tables over REST: list, create (also staged), load, exists, commit, rename, register, drop, metrics."""
+"""Endpoints of tables: list, create (also staged), load, exists, commit, rename, register, drop, metrics."""
 
 import logging
 from collections.abc import Callable
 
 from starlette.responses import Response
 
-from lakestream.catalog.catalog import Catalog
+from lakestream.catalog.catalog import Catalog, CommitCheck
+from lakestream.catalog.commit_checks.topic_table import check_own_properties
 from lakestream.catalog.errors import NoSuchTable, Unsupported
-from lakestream.catalog.names import TableName, check_table_name
-from lakestream.catalog.shapes import written
-from lakestream.coordination.freshness import Fresh
+from lakestream.catalog.identifiers import TableName, check_table_name
+from lakestream.catalog.table_metadata.builder import NewTable
+from lakestream.catalog.table_metadata.json_model import file_json
+from lakestream.coordination.freshness import FreshReadResult
 from lakestream.errors import Rejected
-from lakestream.protocol.rest.iceberg.answers import etag, json_answer, nothing, table_answer
-from lakestream.protocol.rest.iceberg.bodies import (
+from lakestream.protocol.rest.iceberg.freshness_header import HEADER, MakeFresh, header_value, requested_wait_ms
+from lakestream.protocol.rest.iceberg.requests import (
+    PAGE_SIZE_MAX,
+    CatalogCall,
     CommitTable,
     CommitTables,
     CreateTable,
@@ -21,19 +25,21 @@ from lakestream.protocol.rest.iceberg.bodies import (
     read_body,
     read_bytes,
 )
-from lakestream.protocol.rest.iceberg.calls import PAGE_SIZE_MAX, Call
-from lakestream.protocol.rest.iceberg.fresh import HEADER, MakeFresh, asked_ms, told
+from lakestream.protocol.rest.iceberg.responses import etag, json_response, no_content, table_response
 
 log = logging.getLogger(__name__)
 
 
 class TableCalls:
-    def __init__(self, catalog: Catalog, on_purge: Callable[[], None], make_fresh: MakeFresh | None) -> None:
+    def __init__(
+        self, catalog: Catalog, guard: CommitCheck, on_purge: Callable[[], None], make_fresh: MakeFresh | None
+    ) -> None:
         self._catalog = catalog
+        self._guard = guard
         self._on_purge = on_purge
         self._make_fresh = make_fresh
 
-    async def list(self, call: Call) -> Response:
+    async def list(self, call: CatalogCall) -> Response:
         """GET namespaces/{namespace}/tables"""
         namespace, page = call.namespace, call.page
         await self._catalog.namespaces.properties(namespace)
@@ -48,108 +54,97 @@ class TableCalls:
         body: dict[str, object] = {"identifiers": [{"namespace": namespace, "name": name} for name in names]}
         if page is not None:
             body["next-page-token"] = start or None
-        return json_answer(body)
+        return json_response(body)
 
-    async def create(self, call: Call) -> Response:
+    async def create(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/tables"""
         body = await read_body(call.request, CreateTable)
         name = check_table_name(call.namespace, body.name)
-        if not body.stage_create:
-            table = await self._catalog.create(
-                name,
-                body.schema,
-                spec=body.partition_spec,
-                order=body.write_order,
-                location=body.location or "",
-                properties=body.properties,
-                fresh_ids=True,
-            )
-            return table_answer(table)
-        staged = await self._catalog.stage(
-            name,
-            body.schema,
-            spec=body.partition_spec,
-            order=body.write_order,
-            location=body.location or "",
-            properties=body.properties,
-            fresh_ids=True,
+        check_own_properties({}, body.properties or {})
+        new = NewTable(
+            body.schema, body.partition_spec, body.write_order, body.location or "", body.properties, fresh_ids=True
         )
-        return json_answer({"metadata": written(staged), "config": {}})
+        if not body.stage_create:
+            return table_response(await self._catalog.create(name, new))
+        staged = await self._catalog.stage(name, new)
+        return json_response({"metadata": file_json(staged), "config": {}})
 
-    async def register(self, call: Call) -> Response:
+    async def register(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/register"""
         body = await read_body(call.request, RegisterTable)
         name = check_table_name(call.namespace, body.name)
-        table = await self._catalog.register(name, body.metadata_location, overwrite=bool(body.overwrite))
-        return table_answer(table)
+        table = await self._catalog.register(
+            name, body.metadata_location, overwrite=bool(body.overwrite), check=self._guard
+        )
+        return table_response(table)
 
-    async def load(self, call: Call) -> Response:
-        """GET namespaces/{namespace}/tables/{table}?snapshots=all|refs, and X-Lakestream-Fresh (fresh.py)"""
-        wanted = call.query("snapshots", "all").lower()
-        if wanted not in ("all", "refs"):
-            raise Rejected(f"snapshots is {wanted[:20]!r}: choose all or refs")
+    async def load(self, call: CatalogCall) -> Response:
+        """GET namespaces/{namespace}/tables/{table}?snapshots=all|refs, and X-Lakestream-Fresh (freshness_header.py)"""
+        snapshots = call.query("snapshots", "all").lower()
+        if snapshots not in ("all", "refs"):
+            raise Rejected(f"snapshots is {snapshots[:20]!r}: choose all or refs")
         fresh = await self._fresh(call)
-        headers = {} if fresh is None else {HEADER: told(fresh)}
+        headers = {} if fresh is None else {HEADER: header_value(fresh)}
         try:
             table = await self._catalog.load(call.table)
         except NoSuchTable as error:
             if fresh is None or fresh.is_fresh:
                 raise
-            raise NoSuchTable(f"{error} yet ({fresh.why})") from error
-        if call.request.headers.get("if-none-match") == etag(table, refs_only=wanted == "refs"):
+            raise NoSuchTable(f"{error} yet ({fresh.reason})") from error
+        if call.request.headers.get("if-none-match") == etag(table, refs_only=snapshots == "refs"):
             return Response(status_code=304, headers=headers)
-        return table_answer(table, refs_only=wanted == "refs", headers=headers)
+        return table_response(table, refs_only=snapshots == "refs", headers=headers)
 
-    async def _fresh(self, call: Call) -> Fresh | None:
-        """Waits, if the client asked for it."""
-        wait_ms = asked_ms(call.request.headers.get(HEADER))
+    async def _fresh(self, call: CatalogCall) -> FreshReadResult | None:
+        """Waits until the table is fresh if the client requests it. Returns None if it does not."""
+        wait_ms = requested_wait_ms(call.request.headers.get(HEADER))
         if wait_ms is None or self._make_fresh is None:
             return None
         fresh = await self._make_fresh(call.table, wait_ms)
         if not fresh.is_fresh:
-            log.info("catalog.not_fresh table=%s why=%s", call.table, fresh.why)
+            log.info("catalog.refresh_incomplete table=%s reason=%s", call.table, fresh.reason)
         return fresh
 
-    async def exists(self, call: Call) -> Response:
+    async def exists(self, call: CatalogCall) -> Response:
         """HEAD namespaces/{namespace}/tables/{table}"""
         await self._catalog.pointers.find(call.table)
-        return nothing()
+        return no_content()
 
-    async def commit(self, call: Call) -> Response:
+    async def commit(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/tables/{table}"""
         body = await read_body(call.request, CommitTable)
         return await self._commit(call.table, body)
 
-    async def commit_several(self, call: Call) -> Response:
-        """POST transactions/commit: of one table only, since several pointers cannot be moved at once."""
+    async def commit_several(self, call: CatalogCall) -> Response:
+        """POST transactions/commit: for one table only, since the catalog cannot swap several pointers atomically."""
         changes = (await read_body(call.request, CommitTables)).table_changes
         if len(changes) != 1:
-            raise Unsupported(f"a commit to {len(changes)} tables at once is not atomic here: commit to one at a time")
+            raise Unsupported(f"a commit to {len(changes)} tables cannot be atomic: commit to one table at a time")
         if changes[0].identifier is None:
-            raise Rejected("a change of a table lacks its identifier")
+            raise Rejected("table-changes: the change has no identifier")
         await self._commit(changes[0].identifier.checked(), changes[0])
-        return nothing()
+        return no_content()
 
-    async def drop(self, call: Call) -> Response:
+    async def drop(self, call: CatalogCall) -> Response:
         """DELETE namespaces/{namespace}/tables/{table}?purgeRequested=…"""
         purge = call.flag("purgeRequested")
         await self._catalog.drop(call.table, purge=purge)
         if purge:
             self._on_purge()
-        return nothing()
+        return no_content()
 
-    async def rename(self, call: Call) -> Response:
+    async def rename(self, call: CatalogCall) -> Response:
         """POST tables/rename"""
         body = await read_body(call.request, RenameTable)
         await self._catalog.rename(body.source.checked(), body.destination.checked())
-        return nothing()
+        return no_content()
 
-    async def report(self, call: Call) -> Response:
-        """POST namespaces/{namespace}/tables/{table}/metrics: taken, and not kept."""
+    async def report(self, call: CatalogCall) -> Response:
+        """POST namespaces/{namespace}/tables/{table}/metrics: accepted and dropped."""
         await read_bytes(call.request)
-        return nothing()
+        return no_content()
 
     async def _commit(self, name: TableName, body: CommitTable) -> Response:
         if body.identifier is not None and body.identifier.checked() != name:
             raise Rejected(f"the path names table {name}, the body {body.identifier.checked()}")
-        return table_answer(await self._catalog.commit(name, body.requirements, body.updates))
+        return table_response(await self._catalog.commit(name, body.requirements, body.updates, self._guard))

@@ -1,0 +1,1 @@
+"""Building blocks for asyncio and processes that do not depend on Lakestream's own layers."""

@@ -1,0 +1,1 @@
+"""Checks of commits by clients: paths, added files, rows with offsets."""

@@ -1,0 +1,1 @@
+"""Reads, writes, merges and filters manifests and manifest lists in Avro. Pure."""

@@ -1,0 +1,1 @@
+"""Commits to a topic's table, named as Iceberg names them."""

@@ -1,0 +1,1 @@
+"""Iceberg table metadata as JSON: validate, apply updates, check requirements. Pure."""

@@ -1,0 +1,1 @@
+"""Input and output formats of commands."""

@@ -1,0 +1,1 @@
+"""Worker processes, the pipeline's child process, signals."""

@@ -1,0 +1,1 @@
+"""Settings and the parsers of their values."""

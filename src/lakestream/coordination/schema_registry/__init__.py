@@ -1,0 +1,1 @@
+"""The schema registry: registers, looks up and deletes schemas. Read registry.py first."""

@@ -1,0 +1,1 @@
+"""Schema validation at produce (`reject`)."""

@@ -1,0 +1,1 @@
+"""Numba kernels of reading and writing."""

@@ -1,0 +1,1 @@
+"""The JSON codec, schema inference, text style."""

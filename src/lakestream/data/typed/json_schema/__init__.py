@@ -1,0 +1,1 @@
+"""JSON Schema validation at produce, in a process of its own."""

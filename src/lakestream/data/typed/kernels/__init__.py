@@ -1,0 +1,1 @@
+"""Numba kernels that all formats share."""

@@ -1,0 +1,1 @@
+"""Consistency checks of logs and tables, for `lakestream doctor`."""

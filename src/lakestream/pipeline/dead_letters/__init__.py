@@ -1,0 +1,1 @@
+"""Finds rows without columns, and why they have none."""

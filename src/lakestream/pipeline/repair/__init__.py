@@ -1,0 +1,1 @@
+"""Converts rows that kept their bytes to columns."""

@@ -1,0 +1,1 @@
+"""Starts Spark and runs jobs on it."""

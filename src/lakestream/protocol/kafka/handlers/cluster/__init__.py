@@ -1,0 +1,1 @@
+"""Requests about the cluster and its metadata."""

@@ -1,0 +1,1 @@
+"""Requests about groups and their offsets."""

@@ -1,0 +1,1 @@
+"""Connections of Kafka clients, their limits and their metrics."""

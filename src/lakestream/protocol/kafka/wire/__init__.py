@@ -1,0 +1,1 @@
+"""Bytes to requests and responses and back, around kio."""

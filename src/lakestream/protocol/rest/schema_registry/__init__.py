@@ -1,0 +1,1 @@
+"""The schema registry API, compatible with Confluent's."""

@@ -1,0 +1,1 @@
+"""Kafka record batches as bytes: header, compression, checksum and their regions in files."""

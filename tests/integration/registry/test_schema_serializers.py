@@ -1,0 +1,323 @@
+"""Unmodified serializers of Python, JavaScript and Go read values of each other.
+
+The schemas have references, records are sent through a broker, and every program uses the registry of another broker.
+"""
+
+import base64
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
+
+import pytest
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    SchemaRegistryError,
+    header_schema_id_serializer,
+)
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.message import Message
+from tests.harness.clients.kafka_clients import Confluent, Record
+from tests.harness.clients.programs import PROGRAMS, require_program, run, running_cluster, settings_for
+from tests.harness.engines.engines import uri_of
+
+from lakestream.testing.brokers import BrokerProcesses
+
+HEADER: Final = "__value_schema_id"
+CUSTOMER: Final = {
+    "type": "record",
+    "name": "Customer",
+    "namespace": "shop",
+    "fields": [{"name": "name", "type": "string"}],
+}
+ORDER: Final = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [{"name": "id", "type": "long"}, {"name": "customer", "type": "shop.Customer"}],
+}
+JSON_CUSTOMER_ID: Final = "http://shop/customer.json"
+JSON_CUSTOMER: Final = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "$id": JSON_CUSTOMER_ID,
+    "title": "Customer",
+    "type": "object",
+    "properties": {"name": {"type": "string"}},
+    "required": ["name"],
+}
+JSON_ORDER: Final = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "$id": "http://shop/order.json",
+    "title": "Order",
+    "type": "object",
+    "properties": {"id": {"type": "integer"}, "customer": {"$ref": JSON_CUSTOMER_ID}},
+    "required": ["id", "customer"],
+}
+Headers = list[tuple[str, str | bytes | None]]
+FORMATS: Final = ("avro", "avro-guid", "json", "protobuf")
+
+
+@pytest.fixture(scope="module", params=settings_for("three-sqlite"))
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcesses]:
+    yield from running_cluster(request.param, tmp_path_factory)
+
+
+class Order(NamedTuple):
+    id: int
+    name: str
+
+
+class Wire(NamedTuple):
+    value: bytes
+    header: bytes | None
+
+
+class Topics(NamedTuple):
+    """One topic for each format, with the schemas of orders and their references."""
+
+    cluster: BrokerProcesses
+    client: SchemaRegistryClient
+    suffix: str
+
+    def url(self, number: int) -> str:
+        """Returns the URL of a broker's registry."""
+        return uri_of(self.cluster, number % len(self.cluster))
+
+    def topic(self, kind: str) -> str:
+        return f"{kind}-{self.suffix}"
+
+    def send(self, kind: str, wire: Wire) -> None:
+        headers = () if wire.header is None else ((HEADER, wire.header),)
+        Confluent(self.cluster.bootstrap).produce(self.topic(kind), [Record(wire.value, headers=headers, partition=0)])
+
+    def received(self, kind: str, count: int) -> list[Wire]:
+        records = Confluent(self.cluster.bootstrap).read(self.topic(kind), 0, count, partition=0)
+        return [Wire(record.value or b"", dict(record.headers).get(HEADER)) for record in records]
+
+
+@contextmanager
+def client_of(url: str) -> Iterator[SchemaRegistryClient]:
+    client = SchemaRegistryClient({"url": url})
+    with client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def topics(cluster: BrokerProcesses) -> Iterator[Topics]:
+    with client_of(uri_of(cluster)) as client:
+        yield register_schemas(Topics(cluster, client, uuid.uuid4().hex[:8]))
+
+
+def register_schemas(topics: Topics) -> Topics:
+    client, suffix = topics.client, topics.suffix
+    client.register_schema(f"customer-{suffix}", Schema(json.dumps(CUSTOMER), "AVRO"))
+    client.register_schema(f"json-customer-{suffix}", Schema(json.dumps(JSON_CUSTOMER), "JSON"))
+    avro = Schema(json.dumps(ORDER), "AVRO", [SchemaReference("shop.Customer", f"customer-{suffix}", 1)])
+    for kind in ("avro", "avro-guid"):
+        client.register_schema(f"{topics.topic(kind)}-value", avro)
+    reference = SchemaReference(JSON_CUSTOMER_ID, f"json-customer-{suffix}", 1)
+    client.register_schema(f"{topics.topic('json')}-value", Schema(json.dumps(JSON_ORDER), "JSON", [reference]))
+    for kind in FORMATS:
+        Confluent(topics.cluster.bootstrap).create_topic(topics.topic(kind), partitions=1)
+    return topics
+
+
+def protobuf_order() -> type[Message]:
+    """Returns a message type of two files, the second of which imports the first, as generated by protoc."""
+    pool = descriptor_pool.DescriptorPool()
+    for name, message, dependencies, fields in (
+        ("customer.proto", "Customer", [], [("name", 9, None)]),
+        ("order.proto", "Order", ["customer.proto"], [("id", 3, None), ("customer", 11, ".shop.Customer")]),
+    ):
+        file = descriptor_pb2.FileDescriptorProto(name=name, package="shop", syntax="proto3", dependency=dependencies)
+        message_type = file.message_type.add(name=message)
+        for number, (label, kind, type_name) in enumerate(fields, 1):
+            message_type.field.add(name=label, number=number, type=kind, type_name=type_name, label=1)
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+
+
+PROTO_ORDER: Final = protobuf_order()
+
+
+class Python:
+    """Serializers of confluent-kafka, in this process."""
+
+    def __init__(self, client: SchemaRegistryClient) -> None:
+        self._client = client
+
+    def write(self, kind: str, topic: str, order: Order) -> Wire:
+        headers: Headers = []
+        value = self._serializer(kind)(_as_value(kind, order), SerializationContext(topic, MessageField.VALUE, headers))
+        header = dict(headers).get(HEADER)
+        assert header is None or isinstance(header, bytes)
+        return Wire(value, header)
+
+    def read(self, kind: str, topic: str, wire: Wire) -> Order:
+        headers: Headers = [] if wire.header is None else [(HEADER, wire.header)]
+        value: Any = self._deserializer(kind)(wire.value, SerializationContext(topic, MessageField.VALUE, headers))
+        fields = json_format.MessageToDict(value) if isinstance(value, Message) else value
+        return Order(int(fields["id"]), fields["customer"]["name"])
+
+    def _serializer(self, kind: str) -> Any:
+        latest = {"auto.register.schemas": False, "use.latest.version": True}
+        if kind == "json":
+            return JSONSerializer(None, self._client, conf=latest)
+        if kind == "protobuf":
+            return ProtobufSerializer(PROTO_ORDER, self._client, {"use.deprecated.format": False})
+        guid = {"schema.id.serializer": header_schema_id_serializer} if kind == "avro-guid" else {}
+        return AvroSerializer(self._client, conf=latest | guid)
+
+    def _deserializer(self, kind: str) -> Any:
+        if kind == "json":
+            return JSONDeserializer(None, schema_registry_client=self._client)
+        if kind == "protobuf":
+            return ProtobufDeserializer(PROTO_ORDER, {"use.deprecated.format": False}, self._client)
+        return AvroDeserializer(self._client)
+
+
+class Program:
+    """Program that executes commands, which are lines of JSON."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+
+    def exchange(
+        self, wires: list[tuple[str, str, Wire]], orders: list[tuple[str, str, Order]]
+    ) -> tuple[list[Order], list[Wire]]:
+        """Lets the program read values, and write others."""
+        commands: list[list[Any]] = [
+            ["read", kind, topic, *(_encoded(part) for part in wire)] for kind, topic, wire in wires
+        ]
+        commands += [["write", kind, topic, *order] for kind, topic, order in orders]
+        output = run(self._command, "".join(json.dumps(command) + "\n" for command in commands))
+        responses = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
+        read, written = responses[: len(wires)], responses[len(wires) :]
+        return (
+            [Order(int(number), name) for _, number, name in read],
+            [Wire(base64.b64decode(value), _decoded(header)) for _, value, header in written],
+        )
+
+
+def _as_value(kind: str, order: Order) -> Any:
+    value = {"id": order.id, "customer": {"name": order.name}}
+    return json_format.ParseDict(value, PROTO_ORDER()) if kind == "protobuf" else value
+
+
+def _encoded(part: bytes | None) -> str | None:
+    return None if part is None else base64.b64encode(part).decode()
+
+
+def _decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def test_python_serializers_read_their_own_values(topics: Topics) -> None:
+    python = Python(topics.client)
+    for kind in FORMATS:
+        sent = [Order(number, f"{kind} {number}") for number in (1, 2)]
+        for order in sent:
+            topics.send(kind, python.write(kind, topics.topic(kind), order))
+        wires = topics.received(kind, 2)
+        with client_of(topics.url(1)) as fresh:
+            assert [Python(fresh).read(kind, topics.topic(kind), wire) for wire in wires] == sent
+        assert all((wire.header is not None) == (kind == "avro-guid") for wire in wires)
+
+
+@pytest.mark.parametrize("name", ["javascript", "go"])
+def test_python_and_other_serializers_read_values_of_each_other(topics: Topics, name: str) -> None:
+    other = Program(_command(name, uri_of(topics.cluster)))
+    python = Python(topics.client)
+    topic_names = [(kind, topics.topic(kind)) for kind in FORMATS]
+    python_orders = [Order(number, f"from Python {number}") for number in range(1, len(topic_names) + 1)]
+    written = [
+        python.write(kind, topic, order) for (kind, topic), order in zip(topic_names, python_orders, strict=True)
+    ]
+    other_orders = [Order(number, f"from {name} {number}") for number in range(1, len(topic_names) + 1)]
+    own = ("avro-own", f"{name}-{topics.suffix}", Order(99, "with a schema of its own"))
+    read, (*wires, with_own_schema) = other.exchange(
+        [(*name, wire) for name, wire in zip(topic_names, written, strict=True)],
+        [*((*name, order) for name, order in zip(topic_names, other_orders, strict=True)), own],
+    )
+    assert read == python_orders
+    assert python.read("avro", own[1], with_own_schema) == own[2]
+    assert [python.read(*name, wire) for name, wire in zip(topic_names, wires, strict=True)] == other_orders
+    for (kind, _), from_python, from_other in zip(topic_names, written, wires, strict=True):
+        assert from_python.value[:5] == from_other.value[:5] or kind == "avro-guid", "the same schema has the same id"
+        assert from_python.header == from_other.header
+
+
+def _command(name: str, url: str) -> list[str]:
+    if name == "go":
+        return [require_program("schemas-go"), url]
+    return [require_program("schemas-node"), str(PROGRAMS / "schemas_client.js"), url]
+
+
+def test_python_client_uses_all_requests_of_the_registry(topics: Topics) -> None:
+    client, subject = topics.client, f"all-{topics.suffix}"
+    first = Schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}), "AVRO")
+    incompatible = Schema(json.dumps({"type": "record", "name": "R", "fields": [{"name": "b", "type": "int"}]}), "AVRO")
+    number = client.register_schema(subject, first)
+    assert client.lookup_schema(subject, first).version == 1
+    assert client.get_latest_version(subject).schema_id == number
+    assert client.get_version(subject, 1).schema_id == number
+    assert client.get_versions(subject) == [1]
+    assert subject in client.get_subjects()
+    assert client.get_subjects_by_schema_id(number) == [subject]
+    assert [version.version for version in client.get_schema_versions(number)] == [1]
+    guid = client.get_latest_version(subject).guid
+    assert guid is not None
+    with client_of(topics.url(2)) as fresh:
+        assert fresh.get_schema_by_guid(guid).schema_str == fresh.get_schema(number).schema_str
+    assert not client.test_compatibility(subject, incompatible)
+    assert not client.test_compatibility_all_versions(subject, incompatible)
+    with pytest.raises(SchemaRegistryError) as conflict:
+        client.register_schema(subject, incompatible)
+    assert conflict.value.http_status_code == 409
+    client.set_compatibility(subject, "NONE")
+    assert client.get_compatibility(subject) == "NONE"
+    level = client.get_config(subject).compatibility_level
+    assert level is not None
+    assert level.value == "NONE"
+    assert client.test_compatibility(subject, incompatible)
+    client.delete_config(subject)
+    client.update_mode(subject, "READONLY")
+    assert client.get_mode(subject) == "READONLY"
+    client.delete_mode(subject)
+    assert client.get_referenced_by(f"customer-{topics.suffix}", 1)
+    assert "." in client.get_contexts()
+    assert client.delete_version(subject, 1) == 1
+    assert client.delete_version(subject, 1, permanent=True) == 1
+    with pytest.raises(SchemaRegistryError) as missing:
+        client.get_versions(subject)
+    assert missing.value.error_code == 40401
+
+
+def test_contexts_have_separate_ids_and_subjects(topics: Topics) -> None:
+    with client_of(f"{uri_of(topics.cluster)}/contexts/.{topics.suffix}") as client:
+        number = client.register_schema("only-here", Schema('"string"', "AVRO"))
+        assert number == 1
+        assert client.get_subjects() == [f":.{topics.suffix}:only-here"]
+        assert client.get_schema(number).schema_str == '"string"'
+    assert "only-here" not in topics.client.get_subjects()
+
+
+def test_every_broker_has_the_same_registry(topics: Topics) -> None:
+    """A schema registered at one broker is immediately returned by the next one."""
+    with ExitStack() as opened:
+        count = len(topics.cluster)
+        clients = [opened.enter_context(client_of(uri_of(topics.cluster, number))) for number in range(count)]
+        for number in range(6):
+            first, second = clients[number % count], clients[(number + 1) % count]
+            text = json.dumps({"type": "enum", "name": f"E{number}", "symbols": ["A"]}, separators=(",", ":"))
+            subject = f"enum-{number}-{topics.suffix}"
+            schema_id = first.register_schema(subject, Schema(text, "AVRO"))
+            assert second.get_schema(schema_id).schema_str == text
+            assert second.get_latest_version(subject).schema_id == schema_id

@@ -1,0 +1,67 @@
+"""Tests of the metrics table and of its encoding in Prometheus' text format."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from lakestream.coordination.groups.coordinator import GroupFigures
+from lakestream.coordination.transactions.coordinator import TransactionFigures
+from lakestream.protocol.rest import prometheus
+from lakestream.protocol.rest.prometheus import METRICS, Distribution, MetricKind, reading, text
+from lakestream.server import metrics_collector
+
+DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
+
+
+def test_docs_contain_the_table_of_metrics() -> None:
+    rows = []
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        rows.append(f"| `{metric.shown}` | {metric.kind.value} | {labels} | {metric.help} |")
+    assert [line for line in DOCS.read_text().splitlines() if line.startswith("| `")] == rows
+
+
+def test_metric_names_are_unique_and_end_with_their_unit() -> None:
+    assert len(prometheus.BY_NAME) == len(METRICS)
+    for metric in METRICS:
+        if metric.kind is MetricKind.HISTOGRAM:
+            assert metric.name.endswith("_seconds")
+
+
+def test_samples_of_all_workers_are_encoded_together() -> None:
+    durations = Distribution([0.1, 1.0], [3, 2, 1], 4.5)
+    page = text(
+        [
+            ("0", reading(prometheus.KAFKA_CONNECTIONS, 2)),
+            ("1", reading(prometheus.KAFKA_CONNECTIONS, 5)),
+            ("0", reading(prometheus.KAFKA_REFUSED, 7)),
+            ("0", reading(prometheus.KAFKA_REQUESTS, durations, "Fetch", "ok")),
+        ]
+    ).decode()
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert samples["lakestream_kafka_connections", ("worker", "0")] == 2
+    assert samples["lakestream_kafka_connections", ("worker", "1")] == 5
+    assert samples["lakestream_kafka_connections_refused_total", ("worker", "0")] == 7
+    labels = (("outcome", "ok"), ("request", "Fetch"), ("worker", "0"))
+    assert samples["lakestream_kafka_request_seconds_count", *labels] == 6
+    assert samples["lakestream_kafka_request_seconds_sum", *labels] == 4.5
+    assert samples["lakestream_kafka_request_seconds_bucket", ("le", "1.0"), *labels] == 5
+
+
+def test_reading_fails_when_labels_are_missing() -> None:
+    with pytest.raises(AssertionError):
+        reading(prometheus.KAFKA_REQUESTS, 1)
+
+
+def test_groups_and_transactions_have_readings() -> None:
+    readings = [
+        *metrics_collector._groups(GroupFigures(1, 2, 3, 4)),
+        *metrics_collector._transactions(TransactionFigures(*range(7))),
+    ]
+    assert [one.value for one in readings] == [1, 2, 3, 4, 0, 1, 0.002, 3, 4, 5, 6]
+    assert {one.metric for one in readings} <= set(prometheus.BY_NAME)
