@@ -97,6 +97,13 @@ class Process:
         """Returns None if the program does not run."""
         return None if self._child is None or self._child.poll() is not None else self._child.pid
 
+    def handles(self, number: signal.Signals) -> bool:
+        """Returns whether the program has installed a handler of the signal. A program that still starts has none."""
+        assert self.pid is not None, f"{self.name} does not run: {self._log_end()}"
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the group. SIGSTOP makes it hang with open connections until SIGCONT."""
         if self._child is not None and self._child.poll() is None:

@@ -9,6 +9,7 @@ table, its Delta table and the records of every consumer are compared record by 
 import asyncio
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -29,7 +30,7 @@ from tests.integration.chaos.clients import Consumer, Headers, Log, Place, Produ
 from tests.integration.chaos.external_spark import ExternalSpark
 
 from lakestream.testing.brokers import OXIA_AND_S3, SQLITE_AND_DISK, BrokerProcesses, brokers
-from lakestream.testing.processes import Process
+from lakestream.testing.processes import READY_S_MAX, Process
 
 pytestmark = pytest.mark.alone
 
@@ -105,6 +106,10 @@ class Driver:
         self._process.kill()
 
     def stop(self) -> int:
+        """Stops the process when it has started so far that it can stop; returns its exit code."""
+        deadline_s = time.monotonic() + READY_S_MAX
+        while not self._process.handles(signal.SIGTERM) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
         return self._process.stop()
 
     def kill_if_running(self) -> None:
