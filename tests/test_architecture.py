@@ -29,7 +29,7 @@ LAYERS = [
 """From top to bottom. A module imports only from its own layer and from those below."""
 
 INNER_LAYERS = {
-    "server": ["process", "metrics_collector", "broker pipeline", "node", "worker_metrics gc_task"],
+    "server": ["http", "process", "metrics_collector readiness", "broker pipeline", "node", "shared_pages gc_task"],
     "pipeline": [
         "driver",
         "micro_batch dead_letters delta",

@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from lakestream.catalog.commit_checks.added_files import check_added_files
 from lakestream.catalog.commit_checks.metadata_paths import check_paths
@@ -48,6 +48,8 @@ from lakestream.model import PartitionId
 from lakestream.storage.object_store import ObjectStore
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 COMMIT_TRIES_MAX: Final = 10
 """Of a commit whose requirements still hold after a concurrent commit."""
@@ -115,8 +117,9 @@ class Catalog:
 
     # Tables
 
-    async def load(self, name: TableName) -> LoadedTable:
-        return await self._read(await self.pointers.find(name))
+    async def load(self, name: TableName, *, parse: bool = True) -> LoadedTable:
+        """Loads a table. `parse`: a large metadata file is parsed now, in a thread, else when its content is used."""
+        return _loaded(*await self._base(await self.pointers.find(name), parse=parse))
 
     async def load_id(self, table_id: str, *, confirmed: bool = False) -> LoadedTable:
         """Loads a table by id. The table of a topic has the topic's id, whatever its name is.
@@ -124,7 +127,7 @@ class Catalog:
         `confirmed`: reads the pointer from a node that is certainly the leader. A caller needs it to conclude that
         something is *not* in the table.
         """
-        return await self._read(await self.pointers.find_id(table_id, confirmed=confirmed))
+        return _loaded(*await self._base(await self.pointers.find_id(table_id, confirmed=confirmed)))
 
     async def owner_of(self, metadata_location: str) -> MetadataOwner | None:
         """Returns the table of a metadata file; None if it cannot be read."""
@@ -289,14 +292,11 @@ class Catalog:
         await self._check_files(None, metadata)
         return metadata
 
-    async def _read(self, found: TableEntry) -> LoadedTable:
-        return _loaded(*await self._base(found))
-
-    async def _base(self, found: TableEntry) -> tuple[TableEntry, MetadataFile]:
+    async def _base(self, found: TableEntry, *, parse: bool = True) -> tuple[TableEntry, MetadataFile]:
         """Reads the current metadata file. Reads the pointer again if concurrent commits have deleted the file."""
         for _ in range(COMMIT_TRIES_MAX):
             try:
-                return found, await self._files.read(found.table.metadata_location)
+                return found, await self._files.read(found.table.metadata_location, parse=parse)
             except Corrupt:
                 again = await self.pointers.find_id(found.table_id, confirmed=True)
                 if again.version == found.version:
@@ -358,21 +358,22 @@ class Catalog:
         check: CommitCheck | None = None,
     ) -> LoadedTable | None:
         """Returns None if a concurrent commit came first: the requirements must be checked again."""
-        check_requirements(requirements, base.content)
+        of_client = check is not None
+        await _computed(of_client, check_requirements, requirements, base.content)
         updates = await self._with_checked_location(updates, found.table)
         # Never before the last update: this machine's clock may be behind that of the last writer.
         now_ms = max(self.clock.now_ms(), base.content["last-updated-ms"])
-        changed = await self._applied(base.content, updates, now_ms, of_client=check is not None)
+        changed = await _computed(of_client, apply_updates, base.content, updates, now_ms)
         if changed is base.content:
             return _loaded(found, base)
-        await self._check_files(base.content, changed, of_client=check is not None)
+        await self._check_files(base.content, changed, of_client=of_client)
         if check is not None:
             await check.check(base.content, changed, found.table.topic_id)
         if found.table.topic_id and (tag_update := carry_tag(base.content, changed)) is not None:
             updates = [*updates, tag_update]
-            changed = await self._applied(base.content, updates, now_ms, of_client=check is not None)
+            changed = await _computed(of_client, apply_updates, base.content, updates, now_ms)
         changed, outdated = with_previous_file(changed, base.location, base.content["last-updated-ms"])
-        file = await self._files.write(changed, base, of_client=check is not None)
+        file = await self._files.write(changed, base, of_client=of_client)
         try:
             size = _size(changed, found.table.topic_id)
             moved = await self.pointers.move(found, file.location, changed["location"], size)
@@ -384,12 +385,6 @@ class Catalog:
         if outdated and changed["properties"].get(DELETE_OLD_FILES, "").lower() == "true":
             await self._remove_outdated(changed, outdated)
         return _loaded(moved, file)
-
-    async def _applied(self, base: Json, updates: Sequence[Update], now_ms: int, *, of_client: bool) -> Json:
-        """Applies the updates; those of a client in a thread, because they may be many."""
-        if not of_client:
-            return apply_updates(base, updates, now_ms)
-        return await asyncio.to_thread(apply_updates, base, updates, now_ms)
 
     async def _resolve_commit(self, base: TableEntry, file: MetadataFile, error: LakestreamError) -> TableEntry | None:
         """Finds out whether a commit took effect, after an error of the pointer's move. Returns None if it did not.
@@ -521,7 +516,7 @@ class Catalog:
     async def _check_files(self, base: Json | None, changed: Json, *, of_client: bool = False) -> None:
         """Rejected: the commit names a file that is not under the table's location."""
         folder = self.locations.table(changed["location"])
-        check_paths(folder, base, changed)
+        await _computed(of_client, check_paths, folder, base, changed)
         if of_client:
             await check_added_files(self.objects, folder, base, changed)
 
@@ -538,6 +533,11 @@ class Catalog:
             await self._files.remove(locations)
         except LakestreamError as error:
             log.warning("catalog.cleanup_failed count=%d first=%s error=%s", len(locations), locations[0], error)
+
+
+async def _computed(of_client: bool, function: Callable[..., T], *args: object) -> T:
+    """Calls a function: for a client in a thread, because its updates and its metadata may be large."""
+    return await asyncio.to_thread(function, *args) if of_client else function(*args)
 
 
 def _new_metadata(new: NewTable, uuid: str, location: str, now_ms: int) -> Json:

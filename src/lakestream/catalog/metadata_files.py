@@ -36,6 +36,8 @@ CLIENT_VALUES_MAX: Final = 1_000_000
 THREAD_BYTES_MIN: Final = MiB
 """Files from this size on are compressed and parsed in a thread."""
 
+COMPRESSION_MAX: Final = 16
+"""A gzip file from a sixteenth of THREAD_BYTES_MIN on may decompress to more than that."""
 COMPRESSION: Final = "write.metadata.compression-codec"
 
 METADATA_SUFFIX: Final = ".metadata.json"
@@ -68,20 +70,30 @@ class MetadataFiles:
         self._ids = ids
         self._cache: OrderedDict[str, Buffer] = OrderedDict()
         self._cached_bytes = 0
+        self._parsing_large = asyncio.Semaphore(1)  # parsed, a file takes up to thirty times its size
 
-    async def read(self, location: str) -> MetadataFile:
+    async def read(self, location: str, *, parse: bool = True) -> MetadataFile:
+        """Reads a file. Corrupt: it is missing or damaged. `parse`: parses a large one in a thread."""
+        file = MetadataFile(location, await self._raw(location), self._evict)
+        if parse and len(file.raw) >= THREAD_BYTES_MIN:
+            async with self._parsing_large:
+                await asyncio.to_thread(lambda: file.content)
+        return file
+
+    async def _raw(self, location: str) -> Buffer:
         if (raw := self._cache.get(location)) is not None:
             self._cache.move_to_end(location)
-            return MetadataFile(location, raw, self._evict)
+            return raw
         try:
             stored = await self._objects.get(self._locations.key_of(location))
         except Missing as error:
             raise Corrupt(
                 f"{location}, the current metadata file of a table, is missing: restore it from a backup"
             ) from error
-        raw = _decompressed(location, stored)
+        in_thread = len(stored) >= THREAD_BYTES_MIN // COMPRESSION_MAX
+        raw = await asyncio.to_thread(_decompressed, location, stored) if in_thread else _decompressed(location, stored)
         self._cache_raw(location, raw)
-        return MetadataFile(location, raw, self._evict)
+        return raw
 
     async def read_foreign(self, location: str, *, of_client: bool) -> MetadataFile:
         """Reads and parses a file that is registered. Rejected: it is missing, too large or not a metadata file.
@@ -107,14 +119,10 @@ class MetadataFiles:
 
         `of_client`: with the limit of values for commits of clients, unless the commit makes the metadata smaller.
         """
-        raw = msgspec.json.encode(file_json(content))
-        if len(raw) > FILE_BYTES_MAX:
-            raise Rejected(
-                f"the table's metadata would have {len(raw)} bytes, more than {FILE_BYTES_MAX}: expire snapshots"
-            )
-        grows = previous is None or len(raw) > len(previous.raw)
-        if of_client and grows and has_more_values(raw, CLIENT_VALUES_MAX):
-            raise Rejected(f"the table's metadata would have more than {CLIENT_VALUES_MAX} values: expire snapshots")
+        if of_client:
+            raw = await asyncio.to_thread(_encoded_of_client, content, previous)
+        else:
+            raw = _encoded(content)
         packed = content["properties"].get(COMPRESSION, "").lower() == "gzip"
         location = self._next_location(content, previous, ".gz" if packed else "")
         body = raw
@@ -181,6 +189,23 @@ def _parsed(location: str, stored: Buffer, bytes_max: int, of_client: bool) -> M
     found = MetadataFile(location, raw)
     _ = found.content
     return found
+
+
+def _encoded(content: Json) -> bytes:
+    raw = msgspec.json.encode(file_json(content))
+    if len(raw) > FILE_BYTES_MAX:
+        raise Rejected(
+            f"the table's metadata would have {len(raw)} bytes, more than {FILE_BYTES_MAX}: expire snapshots"
+        )
+    return raw
+
+
+def _encoded_of_client(content: Json, previous: MetadataFile | None) -> bytes:
+    raw = _encoded(content)
+    grows = previous is None or len(raw) > len(previous.raw)
+    if grows and has_more_values(raw, CLIENT_VALUES_MAX):
+        raise Rejected(f"the table's metadata would have more than {CLIENT_VALUES_MAX} values: expire snapshots")
+    return raw
 
 
 def _compressed(raw: bytes) -> bytes:

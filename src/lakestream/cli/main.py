@@ -33,6 +33,7 @@ _REPAIR = Command("convert the values of rows without columns again, with the cu
 COMMANDS: Mapping[str, Command] = {
     "serve": Command("run brokers, HTTP and the pipeline", "serve:configure"),
     "broker": Command("run brokers and HTTP only", "serve:configure_broker"),
+    "http": Command("run HTTP only: the catalog and the schema registry", "serve:configure_http"),
     "pipeline": Command("move records from the logs into tables, on Spark", "pipeline:configure"),
     "topic": Command(
         "create, describe and alter topics",

@@ -83,13 +83,11 @@ STORE_OPTIONS = (
     Option("profile", "PROFILE", "cost or latency, for topics without a profile", _profile),
 )
 
-BROKER_OPTIONS = (
-    *STORE_OPTIONS,
-    Option("kafka", "HOST:PORT", "where Kafka clients connect (127.0.0.1:9092)", str),
+_HTTP_OPTIONS = (
     Option(
         "http",
         "HOST:PORT",
-        "where the Iceberg catalog, health and metrics are served (127.0.0.1:8080), or off",
+        "where the Iceberg catalog, the schema registry and metrics are served (127.0.0.1:8080), or off",
         _address_or_off,
     ),
     Option(
@@ -98,6 +96,17 @@ BROKER_OPTIONS = (
         "more host names of the HTTP port; *.example.com: all below; IP addresses need none",
         _host_names,
     ),
+    Option("schema_versions_max", "N", "limit of schema versions in the registry (50000)", _count),
+    Option("schema_bytes_max", "N", "limit of the bytes of all schemas in the registry (134217728)", _count),
+)
+
+HTTP_OPTIONS = (*STORE_OPTIONS, *_HTTP_OPTIONS)
+
+BROKER_OPTIONS = (
+    *STORE_OPTIONS,
+    Option("kafka", "HOST:PORT", "where Kafka clients connect (127.0.0.1:9092)", str),
+    *_HTTP_OPTIONS,
+    Option("probe", "HOST:PORT", "where /healthz, /readyz and /metrics of each broker are served; default: none", str),
     Option("advertise", "HOST[:PORT]", "address that clients connect to", str),
     Option("workers", "N", "broker processes, each on the next port (1)", _workers),
     Option("zone", "ZONE", "zone of this broker, as broker.rack", str),
@@ -108,8 +117,6 @@ BROKER_OPTIONS = (
     _time("session_timeout_min", "smallest session timeout of members (6s)"),
     _time("session_timeout_max", "largest session timeout of members (30m)"),
     _time("transaction_timeout_max", "largest timeout of transactional producers (15m)"),
-    Option("schema_versions_max", "N", "limit of schema versions in the registry (50000)", _count),
-    Option("schema_bytes_max", "N", "limit of the bytes of all schemas in the registry (134217728)", _count),
 )
 
 PIPELINE_OPTIONS = (

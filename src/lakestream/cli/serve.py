@@ -1,25 +1,32 @@
-"""`lakestream serve` and `lakestream broker`: run brokers and HTTP until SIGTERM or Ctrl-C; `serve` also the pipeline.
+"""`lakestream serve`, `broker` and `http`: run server processes until SIGTERM or Ctrl-C.
 
-A single worker runs in this process, several are its children (workers.py). They send the responses to accepted
-requests before they end. The pipeline is a child of the first worker (pipeline_child.py).
+`serve` and `broker` run brokers, each in a process of its own, and HTTP in another one; `serve` also the pipeline, a
+child of the first broker's process (pipeline_child.py). `http` runs HTTP alone. All processes are children of one
+parent (supervisor.py). They send the responses to accepted requests before they end.
 """
 
 import argparse
 import asyncio
 import logging
+import select
 import sys
+from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import uvloop
 
-from lakestream.cli.options import BROKER_OPTIONS, SERVE_OPTIONS, add_options, settings_of
+from lakestream.cli.options import BROKER_OPTIONS, HTTP_OPTIONS, SERVE_OPTIONS, add_options, settings_of
 from lakestream.cli.process.pipeline_child import pipeline_child
-from lakestream.cli.process.signals import install_task_dump, stop_event
-from lakestream.cli.process.workers import Supervisor, WorkerContext
+from lakestream.cli.process.signals import install_task_dump, readable, stop_event
+from lakestream.cli.process.supervisor import Child, ChildContext, Supervisor
 from lakestream.config.parsing import shift_port
 from lakestream.config.settings import Settings
-from lakestream.server.process import open_process, tune_gc
-from lakestream.server.worker_metrics import SharedMetricsPages
+from lakestream.errors import Misconfigured
+from lakestream.server.http import HttpProcess
+from lakestream.server.process import PAGES_PER_BROKER, open_process, tune_gc
+from lakestream.server.shared_pages import SharedPages
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
@@ -37,60 +44,96 @@ def configure_broker(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def configure_http(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, HTTP_OPTIONS)
+    parser.set_defaults(run=lambda arguments: run_http(settings_of(arguments, options=HTTP_OPTIONS)))
+
+
 def run(settings: Settings) -> int:
     _log_to_stderr(LOG_FORMAT)
-    if settings.workers == 1:
-        return _work(
-            settings,
-            WorkerContext(
-                number=0, pages=SharedMetricsPages(1), parent=-1, report_ready=lambda at: _print_ready(settings, [at])
-            ),
-        )
-    for_workers = [for_worker(settings, number) for number in range(settings.workers)]  # validated before the fork
+    workers = [for_worker(settings, number) for number in range(settings.workers)]  # validated before the fork
+    pages = SharedPages(PAGES_PER_BROKER * settings.workers)
+    children = [
+        Child(f"worker={number}", partial(_run_broker, worker, number, pages)) for number, worker in enumerate(workers)
+    ]
+    if settings.http:
+        children.append(Child("http", partial(_run_http, HttpProcess(settings, pages))))
+    return Supervisor(children, lambda listening: _print_ready(settings, listening)).run()
+
+
+def run_http(settings: Settings) -> int:
+    if not settings.http:
+        raise Misconfigured("--http off: lakestream http has nothing to serve; give an address")
+    _log_to_stderr(LOG_FORMAT)
     return Supervisor(
-        settings.workers,
-        lambda context: _work(for_workers[context.number], context),
-        lambda listening: _print_ready(settings, listening),
+        [Child("http", partial(_run_http, HttpProcess(settings, SharedPages(0))))],
+        lambda listening: _print_ready(replace(settings, pipeline=False), listening),
     ).run()
 
 
 def for_worker(settings: Settings, number: int) -> Settings:
-    """Returns a worker's settings: each has the next Kafka port, also in its advertised address; the first has HTTP."""
+    """Returns a worker's settings: each has the next ports, also in its advertised address."""
     advertise = settings.advertise
     return replace(
         settings,
         kafka=shift_port(settings.kafka, "--kafka", number),
         advertise=shift_port(advertise, "--advertise", number) if ":" in advertise else advertise,
-        http="" if number else settings.http,
+        probe=shift_port(settings.probe, "--probe", number) if settings.probe else "",
     )
 
 
-def _work(settings: Settings, context: WorkerContext) -> int:
+def _run_broker(settings: Settings, number: int, pages: SharedPages, context: ChildContext) -> int:
     if settings.workers > 1:
-        _log_to_stderr(LOG_FORMAT.replace("%(message)s", f"worker={context.number} %(message)s"))
+        _log_to_stderr(LOG_FORMAT.replace("%(message)s", f"worker={number} %(message)s"))
+    if context.first_ready >= 0:
+        select.select([context.first_ready, context.parent], [], [])
+    return _run(_serve_broker(settings, number, pages, context))
+
+
+async def _serve_broker(settings: Settings, number: int, pages: SharedPages, context: ChildContext) -> None:
+    stop = stop_event(context.parent)
+    async with open_process(settings, number, pages) as process:
+        install_task_dump(process.broker.server.unanswered)
+        tune_gc()
+        context.report_ready(f"{process.broker.kafka} {process.probe}".strip())
+        async with pipeline_child(settings if settings.pipeline and not number else None):
+            await stop.wait()
+
+
+def _run_http(http: HttpProcess, context: ChildContext) -> int:
+    _log_to_stderr(LOG_FORMAT.replace("%(message)s", "process=http %(message)s"))
+    return _run(_serve_http(http, context))
+
+
+async def _serve_http(http: HttpProcess, context: ChildContext) -> None:
+    stop = stop_event(context.parent)
+    if context.first_ready >= 0 and not await readable(context.first_ready, stop):
+        return
+    async with http.serving():
+        install_task_dump(list)
+        tune_gc()
+        context.report_ready(http.listens)
+        await stop.wait()
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, context))
+        runner.run(serving)
     return 0
 
 
-async def _serve(settings: Settings, context: WorkerContext) -> None:
-    stop = stop_event(context.parent)
-    async with open_process(settings, worker=context.number, pages=context.pages) as process:
-        install_task_dump(process.broker.server.unanswered)
-        tune_gc()
-        context.report_ready(f"{process.broker.kafka} {process.http}")
-        async with pipeline_child(settings if settings.pipeline and not context.number else None):
-            await stop.wait()
-            if settings.workers == 1:
-                print("stopping", flush=True)
-
-
 def _print_ready(settings: Settings, listening: list[str]) -> None:
-    """Prints addresses and stores. `listening`: the addresses of Kafka and HTTP of each worker."""
-    addresses = [pair.split(" ") for pair in listening]
-    print(f"Kafka     {', '.join(kafka for kafka, _ in addresses)}")
-    if addresses[0][1]:
-        print(f"HTTP      http://{addresses[0][1]}")
+    """Prints addresses and stores. `listening`: the addresses of Kafka and the probes of each worker, then of HTTP."""
+    *brokers, last = listening
+    if not settings.http:
+        brokers.append(last)
+    kafka, _, probes = zip(*(addresses.partition(" ") for addresses in brokers), strict=True) if brokers else ((),) * 3
+    if kafka:
+        print(f"Kafka     {', '.join(kafka)}")
+    if settings.http:
+        print(f"HTTP      http://{last}")
+    if any(probes):
+        print(f"probes    {', '.join(f'http://{probe}' for probe in probes)}")
     where = f" in {settings.data_dir.absolute()}" if settings.is_single_machine else ""
     print(f"metadata  {settings.metadata}{where}")
     print(f"storage   {settings.storage_url}")

@@ -49,7 +49,8 @@ class Settings:
     wal_dir: Path | None = None  # on a disk that every broker mounts; on one machine: a folder in data_dir
     profile: Profile | None = None  # default for topics; empty: latency on a local disk, cost on a bucket
     kafka: str = "127.0.0.1:9092"  # address for Kafka clients; port 0: any free port
-    http: str = "127.0.0.1:8080"  # Iceberg catalog, health, metrics; empty: none
+    http: str = "127.0.0.1:8080"  # Iceberg catalog, schema registry, health, metrics; empty: none
+    probe: str = ""  # health and metrics of each broker, in its own process; empty: none
     http_hosts: tuple[str, ...] = ()  # host names that HTTP clients use, in addition to those of its own addresses
     advertise: str = ""  # host[:port] in metadata responses; empty: the address that it listens on
     workers: int = 1  # broker processes; each listens on the next port

@@ -22,7 +22,6 @@ from lakestream.catalog.topic_table.offsets import next_offsets
 from lakestream.catalog.topic_table_names import name_of
 from lakestream.clock import Clock, Ids
 from lakestream.config.parsing import format_seconds
-from lakestream.coordination.metadata_cache import MetadataCache
 from lakestream.data.log.log import Log
 from lakestream.errors import LakestreamError, Missing
 from lakestream.metadata import keys
@@ -51,13 +50,10 @@ class FreshReadResult(NamedTuple):
 
 
 class FreshReads:
-    def __init__(
-        self, store: MetadataStore, logs: Log, catalog: Catalog, metadata_cache: MetadataCache, clock: Clock, ids: Ids
-    ) -> None:
+    def __init__(self, store: MetadataStore, logs: Log, catalog: Catalog, clock: Clock, ids: Ids) -> None:
         self._store = store
         self._logs = logs
         self._catalog = catalog
-        self._metadata_cache = metadata_cache
         self._clock = clock
         self._ids = ids
         self._topics = Topics(store)
@@ -120,10 +116,7 @@ class FreshReads:
         with suppress(Missing, NoSuchTable):
             table = (await self._catalog.pointers.find(name)).table
             if table.topic_id:
-                topic_name = await self._metadata_cache.name_of_id(table.topic_id)
-                topic = await self._topics.get(topic_name)
-                if topic.topic_id == table.topic_id:
-                    return NamedTopic(topic_name, topic)
+                return await self._topics.find_id(table.topic_id)
         return None
 
     async def _ends(self, topic: Topic) -> dict[int, int]:

@@ -1,8 +1,7 @@
-"""Collects the metrics of a running broker for the metrics page.
+"""Collects the metrics of a running broker, or of an HTTP process, for the metrics page.
 
-The objects of the broker count by themselves; a request of the page reads their counters. Only these run without a
-request: the measurement of the event loop's lag, reads of pipeline statuses and table lags, and, with several
-workers, writes of each worker's page to shared memory.
+The objects of the process count by themselves; a request of the page reads their counters. Only these run without a
+request: the measurement of the event loop's lag, and reads of pipeline statuses and table lags.
 """
 
 import asyncio
@@ -17,8 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-import msgspec
-
+from lakestream.aio.background import BackgroundTasks
 from lakestream.coordination.groups.coordinator import GroupFigures
 from lakestream.coordination.table_lag import TableLagMonitor
 from lakestream.coordination.transactions.coordinator import TransactionFigures
@@ -31,29 +29,24 @@ from lakestream.protocol.kafka.network.request_metrics import LATENCY_BOUNDS_S, 
 from lakestream.protocol.kafka.network.server import KafkaServer
 from lakestream.protocol.rest import prometheus
 from lakestream.protocol.rest.prometheus import Distribution, Reading, Readings, reading
+from lakestream.protocol.rest.server import HttpServer
 from lakestream.server.broker import RunningBroker
-from lakestream.server.worker_metrics import SharedMetricsPages
 from lakestream.storage.metered import LATENCY_BOUNDS_MS, Meter
 
 LAG_EVERY_S: Final = 0.5
-PAGE_EVERY_S: Final = 2.0
 PIPELINE_EVERY_S: Final = 5.0
 STALLED_AFTER_MS: Final = 30_000
 """After this time of errors that are retried, a topic counts as stalled."""
 REASON_MAX: Final = 200
 VERSION: Final = version("lakestream")
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Readings).decode
-
 
 class MetricsCollector:
-    """All samples of this worker, and those of the other workers from shared memory."""
+    """All samples of a broker. The first worker of a server also has those of pipelines and tables."""
 
-    def __init__(self, broker: RunningBroker, worker: int, pages: SharedMetricsPages) -> None:
+    def __init__(self, broker: RunningBroker, worker: int) -> None:
         self._broker = broker
         self._worker = worker
-        self._pages = pages
         self._loop_lag = LoopLag()
         self._pipelines: list[PipelineReport] = []
         self._table_lags = TableLagMonitor(broker.node.stores.metadata, broker.services.metadata_cache)
@@ -62,9 +55,7 @@ class MetricsCollector:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._loop_lag.run(), name="metrics.lag"))
-        if self._worker > 0:
-            self._tasks.append(loop.create_task(self._write_page(), name="metrics.page"))
-        else:
+        if self._worker == 0:
             self._tasks.append(loop.create_task(self._follow_pipelines(), name="metrics.pipelines"))
             self._table_lags.start()
 
@@ -75,7 +66,7 @@ class MetricsCollector:
         await self._table_lags.close()
 
     def page(self) -> bytes:
-        return prometheus.text(self._samples_of_all_workers())
+        return prometheus.text((str(self._worker), one) for one in self.own())
 
     def own(self) -> Readings:
         """Returns the samples of this worker."""
@@ -105,19 +96,6 @@ class MetricsCollector:
         yield from _pipelines(self._pipelines, now_ms)
         yield from _lags(self._table_lags.by_topic(), services.metadata_cache.topics, now_ms)
 
-    def _samples_of_all_workers(self) -> Iterator[tuple[str, Reading]]:
-        for sample in self.own():
-            yield str(self._worker), sample
-        for worker in range(self._pages.pages):
-            if worker != self._worker and (body := self._pages.read(worker)) is not None:
-                for sample in _decode(body):
-                    yield str(worker), sample
-
-    async def _write_page(self) -> None:
-        while True:
-            self._pages.write(self._worker, _encode(self.own()))
-            await asyncio.sleep(PAGE_EVERY_S)
-
     async def _follow_pipelines(self) -> None:
         """Reads the statuses that pipelines, which are other processes, write to the metadata store."""
         statuses = PipelineStatusStore(self._broker.node.stores.metadata)
@@ -125,6 +103,31 @@ class MetricsCollector:
             with suppress(LakestreamError):  # the last status stays, and its age shows the problem
                 self._pipelines = await statuses.all()
             await asyncio.sleep(PIPELINE_EVERY_S)
+
+
+class HttpMetrics:
+    """All samples of an HTTP process."""
+
+    def __init__(self, server: HttpServer, meter: Meter) -> None:
+        self._server = server
+        self._meter = meter
+        self._loop_lag = LoopLag()
+        self._tasks = BackgroundTasks()
+
+    def start(self) -> None:
+        self._tasks.start(self._loop_lag.run(), "metrics.lag")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    def own(self) -> Readings:
+        return [
+            reading(prometheus.HTTP_CONNECTIONS, self._server.connections),
+            reading(prometheus.HTTP_REFUSED, self._server.refused),
+            *_storage(self._meter),
+            reading(prometheus.LOOP_LAG, self._loop_lag.distribution()),
+            *_process(),
+        ]
 
 
 class LoopLag:

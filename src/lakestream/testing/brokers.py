@@ -54,7 +54,8 @@ class BrokerProcess:
         return self._process.pid is not None
 
     def rss_bytes(self) -> int:
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        """Returns the memory of all its processes. What they share counts once for each."""
+        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._process.group())
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def log(self) -> str:

@@ -104,6 +104,14 @@ class Process:
         caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
         return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
+    def group(self) -> list[int]:
+        """Returns the ids of the program's process and of all that it has started."""
+        found = [] if self.pid is None else [self.pid]
+        for pid in found:
+            with suppress(FileNotFoundError):  # it has ended
+                found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        return found
+
     def signal(self, number: signal.Signals) -> None:
         """Sends a signal to the group. SIGSTOP makes it hang with open connections until SIGCONT."""
         if self._child is not None and self._child.poll() is None:

@@ -33,6 +33,10 @@ from lakestream.testing.brokers import BrokerProcesses
 COUNT = 60
 
 
+async def no_metrics() -> bytes:
+    return b""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcesses]:
     yield from running_cluster("one-sqlite", tmp_path_factory)
@@ -74,8 +78,8 @@ def catalog_without_checks(settings: Settings) -> Iterator[str]:
         async with open_stores(settings, clock, ids) as stores:
             catalog = open_catalog(stores.metadata, stores.objects, settings.storage_url, clock, ids)
             server = HttpServer(HttpSettings())
-            ports.append((await server.bind("127.0.0.1", 0))[1])
-            await server.serve(application(Health({}), lambda: b"", IcebergRest(catalog, NoChecks(), {}, lambda: None)))
+            ports.append(server.bind("127.0.0.1", 0)[1])
+            await server.serve(application(Health({}), no_metrics, IcebergRest(catalog, NoChecks(), {}, lambda: None)))
             started.set()
             await stop.wait()
             await server.stop()

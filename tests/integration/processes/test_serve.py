@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -47,7 +48,7 @@ def test_serve_prints_its_addresses_exits_with_zero_and_keeps_records_over_a_res
         assert f"Kafka     127.0.0.1:{first.kafka}\n" in output
         assert f"HTTP      http://{first.http}\n" in output
         assert str(tmp_path / "data") in output
-        assert first.children() == []
+        assert len(first.children()) == 2  # a broker, and HTTP
         output_of("topic", "create", "t", "--partitions", "1", "--bootstrap", first.bootstrap)
         output_of("produce", "t", "--bootstrap", first.bootstrap, stdin=b"before\n")
         assert first.stop() == 0
@@ -203,6 +204,67 @@ def test_serve_is_not_ready_while_its_storage_is_unavailable(tmp_path: Path) -> 
         wait_until(lambda: server.get("/readyz")[0] == 200)
 
 
+def test_brokers_serve_kafka_and_probes_while_http_is_stopped_or_killed(tmp_path: Path) -> None:
+    probe = f"127.0.0.1:{free_port()}"
+    with serving(tmp_path, "--probe", probe) as server:
+        assert f"probes    http://{probe}\n" in server.output()
+        broker, http = server.children()
+        os.kill(http, signal.SIGSTOP)
+        output_of("produce", "t", "--bootstrap", server.bootstrap, stdin=b"one\n")
+        for path, content in (("/healthz", "ok"), ("/readyz", "ready"), ("/metrics", "lakestream_broker_info")):
+            with urllib.request.urlopen(f"http://{probe}{path}", timeout=WAIT_S) as response:
+                assert content in response.read().decode()
+        os.kill(http, signal.SIGKILL)
+        wait_until(lambda: len(server.children()) == 2 and http not in server.children())
+        assert broker in server.children()
+        assert "process.ended http" in server.output()
+        wait_until(lambda: is_listening(server.http))
+        assert server.get("/readyz")[0] == 200
+        assert output_of("consume", "t", "--no-follow", "--bootstrap", server.bootstrap) == "one\n"
+
+
+def test_http_is_not_ready_and_serves_the_catalog_while_its_broker_hangs(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        broker, _ = server.children()
+        os.kill(broker, signal.SIGSTOP)
+        status, body = server.get("/readyz")
+        assert (status, list(json.loads(body)["reasons"])) == (503, ["broker 0"])
+        assert server.get("/v1/namespaces")[0] == 200
+        assert 'worker="http"' in server.get("/metrics")[1]
+        os.kill(broker, signal.SIGCONT)
+        wait_until(lambda: server.get("/readyz")[0] == 200)
+
+
+def test_http_processes_serve_the_same_catalog_without_a_broker(tmp_path: Path) -> None:
+    data = ["--data-dir", str(tmp_path / "data")]
+    with serving(tmp_path) as server:
+        output_of("topic", "create", "t", "--bootstrap", server.bootstrap)
+        log = tmp_path / "http.log"
+        address = f"127.0.0.1:{free_port()}"
+        with log.open("wb") as out:
+            command = [*COMMAND, "http", "--http", address, *data]
+            other = subprocess.Popen(command, stdout=out, stderr=out, env=environment(), start_new_session=True)
+        try:
+            wait_until(lambda: "\nready" in log.read_text())
+            assert f"HTTP      http://{address}\n" in log.read_text()
+            assert "Kafka" not in log.read_text()
+            schema = {"schema": '"string"'}
+            assert server.post("/subjects/s/versions", schema, content_type="application/json").status == 200
+            with urllib.request.urlopen(f"http://{address}/subjects", timeout=WAIT_S) as response:
+                assert response.read() == b'["s"]'
+            with urllib.request.urlopen(f"http://{address}/readyz", timeout=WAIT_S) as response:
+                assert response.status == 200
+        finally:
+            other.terminate()
+            assert other.wait(WAIT_S) == 0
+
+
+def is_listening(address: str) -> bool:
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
 # Workers
 
 TWO = ["--workers", "2"]
@@ -226,12 +288,12 @@ def test_two_workers_are_two_brokers_and_a_killed_worker_is_restarted(tmp_path: 
         assert output_of("consume", "t", "--no-follow", "--bootstrap", server.bootstrap) == "one\n"
         wait_until(lambda: server.metric("lakestream_broker_info") == 2)
 
-        first, second = server.children()
+        first, second, http = server.children()
         os.kill(second, signal.SIGKILL)
-        wait_until(lambda: len(server.children()) == 2 and second not in server.children())
-        assert first in server.children()
+        wait_until(lambda: len(server.children()) == 3 and second not in server.children())
+        assert {first, http} < set(server.children())
         wait_until(lambda: cli("topic", "list", "--bootstrap", other).returncode == 0)
-        assert server.output().count("worker.ended worker=1") == 1
+        assert server.output().count("process.ended worker=1") == 1
         assert "killed_by=SIGKILL" in server.output()
         assert output_of("consume", "t", "--no-follow", "--bootstrap", other) == "one\n"
 
@@ -244,7 +306,7 @@ def test_two_workers_are_two_brokers_and_a_killed_worker_is_restarted(tmp_path: 
 def test_workers_end_when_the_parent_process_ends(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path, *TWO, kafka=two_free_ports()) as server:
         children = server.children()
-        assert len(children) == 2
+        assert len(children) == 3
         server.process.send_signal(number)
         assert server.wait_ended() == (-9 if number == signal.SIGKILL else 0)
         wait_until(lambda: not any(map(is_running, children)))

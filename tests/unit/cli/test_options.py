@@ -89,11 +89,11 @@ def test_unknown_environment_variable_is_rejected() -> None:
         settings(environment={"LAKESTREAM_KAFAK": "x"})
 
 
-def test_each_worker_has_the_next_port_and_the_first_has_http() -> None:
-    shared = Settings(kafka="[::1]:9092", advertise="host:19092", workers=2)
+def test_each_worker_has_the_next_ports() -> None:
+    shared = Settings(kafka="[::1]:9092", advertise="host:19092", probe="127.0.0.1:9190", workers=2)
     assert for_worker(shared, 0) == shared
     second = for_worker(shared, 1)
-    assert (second.kafka, second.advertise, second.http) == ("[::1]:9093", "host:19093", "")
+    assert (second.kafka, second.advertise, second.probe) == ("[::1]:9093", "host:19093", "127.0.0.1:9191")
     free = for_worker(Settings(kafka="127.0.0.1:0", advertise="host"), 1)
     assert (free.kafka, free.advertise) == ("127.0.0.1:0", "host")
     with pytest.raises(Misconfigured, match="no port 65536"):

@@ -11,7 +11,6 @@ from tests.harness.pipeline.pipeline_driver import PipelineDriver
 from lakestream.catalog.identifiers import TableName
 from lakestream.clock import RandomIds
 from lakestream.coordination.freshness import FreshReadResult, FreshReads
-from lakestream.coordination.metadata_cache import MetadataCache
 from lakestream.data.log.log import Log
 from lakestream.metadata import keys
 from lakestream.metadata.pipeline_status import PipelineReport, PipelineStatusStore, TopicReport
@@ -34,7 +33,7 @@ async def world() -> AsyncIterator[World]:
 async def freshness(world: World, log: Log) -> FreshReads:
     store = world.server.client()
     catalog = (await PipelineDriver.start(world)).catalog
-    return FreshReads(store, log, catalog, MetadataCache(store), world.clock, RandomIds())
+    return FreshReads(store, log, catalog, world.clock, RandomIds())
 
 
 @asynccontextmanager

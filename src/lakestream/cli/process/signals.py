@@ -76,3 +76,17 @@ def stop_event(parent: int = -1) -> asyncio.Event:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         loop.add_reader(parent, parent_exited)
     return stop
+
+
+async def readable(descriptor: int, stop: asyncio.Event) -> bool:
+    """Waits until a file descriptor is readable. Returns False if the process is stopped before."""
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    waits = [loop.create_task(one.wait(), name="serve.wait") for one in (event, stop)]
+    loop.add_reader(descriptor, event.set)
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return not stop.is_set()
+    finally:
+        loop.remove_reader(descriptor)
+        for wait in waits:
+            wait.cancel()

@@ -1,9 +1,9 @@
-"""The HTTP application: probes, metrics, the Iceberg REST catalog under /v1, and the schema registry.
+"""The HTTP application: probes, metrics, a home page, the Iceberg REST catalog under /v1, and the schema registry.
 
 Errors of the two APIs have the form that their clients expect. All other errors are JSON: `{"error": "…"}`.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakestream.protocol.rest.health import Health
+from lakestream.protocol.rest.home import HomePage
 from lakestream.protocol.rest.iceberg import errors as iceberg_errors
 from lakestream.protocol.rest.iceberg.app import IcebergRest
 from lakestream.protocol.rest.prometheus import CONTENT_TYPE
@@ -25,21 +26,24 @@ from lakestream.protocol.rest.schema_registry.app import ROUTES, RegistryRest
 
 def application(
     health: Health,
-    metrics: Callable[[], bytes],
+    metrics: Callable[[], Awaitable[bytes]],
     iceberg: IcebergRest | None = None,
     registry: RegistryRest | None = None,
     hosts: HostNames = LOOPBACK,
+    home: HomePage | None = None,
 ) -> Starlette:
     """`hosts`: the names under which clients may reach this server. Requests for other hosts are rejected."""
 
     async def show_metrics(request: Request) -> Response:
-        return Response(metrics(), headers={"content-type": CONTENT_TYPE})
+        return Response(await metrics(), headers={"content-type": CONTENT_TYPE})
 
     routes = [
         Route("/healthz", health.live),
         Route("/readyz", health.ready),
         Route("/metrics", show_metrics),
     ]
+    if home is not None:
+        routes.append(Route("/", home.show))
     if registry is not None:
         routes += [Route(path, registry.handle, methods=METHODS) for path in ROUTES]
     if iceberg is not None:

@@ -19,9 +19,15 @@ Check = Callable[[], Awaitable[None]]
 """Returns if the store responds, or raises a LakestreamError with the reason."""
 
 
+async def _none() -> Mapping[str, str]:
+    return {}
+
+
 class Health:
-    def __init__(self, checks: Mapping[str, Check]) -> None:
+    def __init__(self, checks: Mapping[str, Check], others: Callable[[], Awaitable[Mapping[str, str]]] = _none) -> None:
+        """`others` returns failed checks of other processes, which are bounded by a timeout of their own."""
         self._checks = checks
+        self._others = others
         self._lock = asyncio.Lock()
         self._failures: dict[str, str] = {}
         self._expires_s = 0.0
@@ -41,10 +47,10 @@ class Health:
         async with self._lock:
             if time() >= self._expires_s:
                 names = list(self._checks)
-                reasons = await asyncio.gather(*(self._failure(name) for name in names))
-                self._failures = {
-                    name: reason for name, reason in zip(names, reasons, strict=True) if reason is not None
-                }
+                failures = asyncio.gather(*(self._failure(name) for name in names))
+                others, reasons = await asyncio.gather(self._others(), failures)
+                own = {name: reason for name, reason in zip(names, reasons, strict=True) if reason is not None}
+                self._failures = {**others, **own}
                 self._expires_s = time() + CACHED_S
             return self._failures
 

@@ -202,6 +202,13 @@ DELTA_ERROR = Metric(
     ("topic", "reason"),
 )
 
+HTTP_CONNECTIONS = Metric("http_connections", MetricKind.GAUGE, "Open connections of HTTP clients")
+HTTP_REFUSED = Metric(
+    "http_connections_refused",
+    MetricKind.COUNTER,
+    "HTTP connections closed because there were too many, of all clients or of one address",
+)
+
 LOOP_LAG = Metric("event_loop_lag_seconds", MetricKind.HISTOGRAM, "Delay of a timer in the event loop")
 PROCESS_CPU = Metric("process_cpu_seconds", MetricKind.COUNTER, "CPU time used, user and system")
 PROCESS_MEMORY = Metric("process_resident_bytes", MetricKind.GAUGE, "Memory in use")

@@ -1,6 +1,7 @@
 """Request bodies, limited in size, each and all together, and in the time they take to arrive."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 import msgspec
@@ -11,8 +12,12 @@ from lakestream.json_values import has_more_values
 from lakestream.model import KiB, MiB
 
 BODY_S_MAX: Final = 30
+BODY_BYTES_MAX: Final = MiB
+"""Of calls that do not need more."""
 VALUES_MAX: Final = 500_000
-"""Of a body in JSON: parsing them takes half a second, in which no other request is served."""
+"""Of a body in JSON: parsing them takes up to half a second."""
+THREAD_BYTES_MIN: Final = 64 * KiB
+"""Bodies from this size on are parsed in a thread."""
 
 SMALL_BYTES: Final = 64 * KiB
 """A body up to this size is always accepted; the number of connections is limited."""
@@ -51,7 +56,7 @@ class _LargeBodies:
 LARGE_BODIES: Final = _LargeBodies()
 
 
-async def read_bytes(request: Request, bytes_max: int) -> bytes:
+async def read_bytes(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """Returns the body. Its bytes count as those of a large body until `LARGE_BODIES.release`."""
     body = bytearray()
     try:
@@ -68,9 +73,21 @@ async def read_bytes(request: Request, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-async def read_json(request: Request, kind: type[T], bytes_max: int, *, invalid: type[Rejected] = Rejected) -> T:
+async def read_json(
+    request: Request, kind: type[T], bytes_max: int = BODY_BYTES_MAX, *, invalid: type[Rejected] = Rejected
+) -> T:
     """Returns the body as a `kind`. Raises `invalid` if a value in it is invalid, Rejected if it is not JSON."""
     body = await read_bytes(request, bytes_max)
+    if len(body) < THREAD_BYTES_MIN:
+        return _decoded(body, kind, invalid)
+    return await asyncio.get_running_loop().run_in_executor(_PARSERS, _decoded, body, kind, invalid)
+
+
+_PARSERS: Final = ThreadPoolExecutor(2, "http-body")
+"""Large bodies are parsed one or two at a time: parsed, a body takes up to thirty times its size."""
+
+
+def _decoded(body: bytes, kind: type[T], invalid: type[Rejected]) -> T:
     if has_more_values(body, VALUES_MAX):
         raise BodyTooLarge(f"request body has more than {VALUES_MAX} values, the maximum")
     try:

@@ -25,11 +25,15 @@ from lakestream.metadata.topics import Topic
 from lakestream.protocol.rest import request_body
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
-from lakestream.protocol.rest.iceberg import requests
+from lakestream.protocol.rest.iceberg import tables
 from lakestream.protocol.rest.iceberg.app import IcebergRest
 from lakestream.protocol.rest.server import HttpServer, HttpSettings
 
 CONFIG = {"s3.endpoint": "http://127.0.0.1:1"}
+
+
+async def no_metrics() -> bytes:
+    return b""
 
 
 class HttpResponse(NamedTuple):
@@ -83,14 +87,14 @@ async def serving() -> AsyncIterator[Client]:
     catalog = catalog_over(MemoryServer(SystemClock()).client())
     await catalog.start()
     server = HttpServer(HttpSettings())
-    _, port = await server.bind("127.0.0.1", 0)
+    _, port = server.bind("127.0.0.1", 0)
 
     async def make_fresh(name: TableName, wait_ms: int) -> FreshReadResult:
         return FreshReadResult(wait_ms > 5_000, f"waited {wait_ms} ms for {name}\nü")
 
     guard = CommitGuard(catalog.objects, catalog.locations)
     iceberg = IcebergRest(catalog, guard, CONFIG, lambda: None, make_fresh)
-    await server.serve(application(Health({"store": passing_check}), lambda: b"", iceberg))
+    await server.serve(application(Health({"store": passing_check}), no_metrics, iceberg))
     try:
         yield Client(port, catalog)
     finally:
@@ -406,10 +410,11 @@ async def test_request_is_rejected_with_the_reason_when_it_is_invalid(
 async def test_request_is_rejected_when_its_body_is_too_large(
     client: Client, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "BODY_BYTES_MAX", 10_000)
+    monkeypatch.setattr(tables, "COMMIT_BYTES_MAX", 10_000)
     response = await client("POST", table, b" " * 10_001)
     assert response.error == (413, "BadRequestException")
     assert (await client("POST", f"{table}/metrics", b" " * 10_001)).status == 413
+    assert (await client("POST", "namespaces", b" " * ((1 << 20) + 1))).status == 413
 
 
 async def test_request_is_rejected_when_its_body_has_too_many_values(client: Client, table: str) -> None:

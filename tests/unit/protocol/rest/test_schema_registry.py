@@ -21,6 +21,10 @@ from lakestream.protocol.rest.server import HttpServer, HttpSettings
 VND = "application/vnd.schemaregistry.v1+json"
 
 
+async def no_metrics() -> bytes:
+    return b""
+
+
 class HttpResponse(NamedTuple):
     status: int
     headers: dict[str, str]
@@ -84,9 +88,9 @@ async def serving(memory: MemoryServer | None = None) -> AsyncIterator[Client]:
     store = (memory or MemoryServer(SystemClock())).client()
     registry = SchemaRegistry(store, RandomIds())
     server = HttpServer(HttpSettings())
-    _, port = await server.bind("127.0.0.1", 0)
+    _, port = server.bind("127.0.0.1", 0)
     await server.serve(
-        application(Health({"store": passing_check}), lambda: b"", None, RegistryRest(registry, "my-cluster"))
+        application(Health({"store": passing_check}), no_metrics, None, RegistryRest(registry, "my-cluster"))
     )
     try:
         yield Client(port, store)
@@ -457,7 +461,7 @@ async def test_registration_is_rejected_when_the_subject_name_is_invalid() -> No
 
 
 async def test_registration_is_rejected_when_its_body_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_models, "BODY_BYTES_MAX", 1_000)
+    monkeypatch.setattr(request_models, "SCHEMA_BYTES_MAX", 1_000)
     async with serving() as client:
         response = await client("POST", "subjects/s/versions", {"schema": "x" * 2_000})
         assert response.error == (413, 413)

@@ -18,7 +18,11 @@ from lakestream.protocol.rest.server import HttpServer, HttpSettings
 async def passing_check() -> None: ...
 
 
-def broken_metrics() -> bytes:
+async def metrics() -> bytes:
+    return b"x 1\n"
+
+
+async def broken_metrics() -> bytes:
     raise RuntimeError("a bug")
 
 
@@ -27,10 +31,8 @@ async def serving(
     checks: Health | None = None, settings: HttpSettings | None = None, broken: bool = False
 ) -> AsyncIterator[int]:
     server = HttpServer(settings or HttpSettings())
-    _, port = await server.bind("127.0.0.1", 0)
-    await server.serve(
-        application(checks or Health({"store": passing_check}), broken_metrics if broken else lambda: b"x 1\n")
-    )
+    _, port = server.bind("127.0.0.1", 0)
+    await server.serve(application(checks or Health({"store": passing_check}), broken_metrics if broken else metrics))
     try:
         yield port
     finally:
@@ -75,7 +77,7 @@ async def test_server_installs_no_signal_handlers() -> None:
 async def test_bind_fails_when_the_port_is_in_use() -> None:
     async with serving() as port:
         with pytest.raises(OSError, match="in use"):
-            await HttpServer(HttpSettings()).bind("127.0.0.1", port)
+            HttpServer(HttpSettings()).bind("127.0.0.1", port)
 
 
 async def test_connections_are_limited_and_closed_when_idle() -> None:
@@ -120,3 +122,146 @@ async def test_readyz_returns_reasons_and_caches_the_checks(monkeypatch: pytest.
     failures = await asyncio.gather(*(checks.failures() for _ in range(20)))
     assert failures[0] == {"broken": "the store is down", "hanging": "no response within 0.05 s"}
     assert len(checks_run) == 1
+
+
+# Limits
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(port: int) -> Connection:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def response_to(port: int, *parts: bytes) -> bytes:
+    """Returns what the server sends until it closes the connection; it may close before all is sent."""
+    reader, writer = await connect(port)
+    with contextlib.suppress(ConnectionError):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+    async with asyncio.timeout(10):
+        try:
+            return await reader.read()
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+
+HEAD_MAX = HttpSettings().head_bytes_max
+
+
+async def test_head_above_the_limit_is_rejected_however_it_arrives() -> None:
+    async with serving() as port:
+        one_header = b"GET /healthz HTTP/1.1\r\nX: " + b"a" * HEAD_MAX + b"\r\n\r\n"
+        many_headers = b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * HEAD_MAX + b"\r\n"
+        url = b"GET /" + b"a" * HEAD_MAX + b" HTTP/1.1\r\n\r\n"
+        for whole in (one_header, url):
+            assert (await response_to(port, whole)).startswith(b"HTTP/1.1 431 "), whole[:40]
+        endless = [b"GET /healthz HTTP/1.1\r\nX: ", *[b"a" * 10_000] * 1_000]
+        for parts in ([many_headers], endless):  # the response may be lost, because the client still sends
+            assert (await response_to(port, *parts))[:13] in (b"HTTP/1.1 431 ", b"")
+
+
+async def test_head_that_does_not_arrive_in_time_is_rejected() -> None:
+    """The client sends a byte now and then, so that the connection is never idle."""
+    async with serving(settings=HttpSettings(head_s_max=1)) as port:
+        reader, writer = await connect(port)
+
+        async def trickle() -> None:
+            for byte in b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 1_000:
+                writer.write(bytes([byte]))
+                await asyncio.sleep(0.05)
+
+        sending = asyncio.create_task(trickle())
+        async with asyncio.timeout(5):
+            assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        sending.cancel()
+        writer.close()
+
+
+async def test_bytes_around_chunks_of_a_body_are_limited() -> None:
+    """A body in chunks of one byte would be five times as many bytes and a call of the parser for each."""
+    head = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving() as port:
+        sent = await response_to(port, head, *[b"1\r\na\r\n" * 10_000] * 20)
+        assert b"HTTP/1.1 431 " in sent or sent == b""
+        trailer = [head, b"0\r\nX: ", *[b"a" * 10_000] * 100]
+        sent = await response_to(port, *trailer)
+        assert b"HTTP/1.1 431 " in sent or sent == b""
+        assert b"HTTP/1.1 405 " in await response_to(port, head, b"400\r\n" + b"a" * 1024 + b"\r\n0\r\n\r\n", CLOSING)
+
+
+CLOSING = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+async def test_requests_sent_ahead_are_limited() -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    async with serving() as port:
+        assert (await response_to(port, request * 10 + CLOSING)).count(b"200 OK") == 11
+        assert (await response_to(port, request * 1_000 + CLOSING)).count(b"200 OK") < 1_000
+        assert (await send(port, "/healthz"))[0] == 200
+
+
+async def test_connections_of_one_address_are_limited() -> None:
+    server = HttpServer(HttpSettings(connections_per_address_max=3))
+    _, port = server.bind("127.0.0.1", 0)
+    await server.serve(application(Health({}), metrics))
+    try:
+        open_ones = [await connect(port) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        assert await response_to(port, CLOSING) == b""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        writer.write(CLOSING)
+        assert b"200 OK" in await reader.read()
+        assert (server.connections, server.refused) == (3, 1)
+        for _, one in [*open_ones, (reader, writer)]:
+            one.close()
+        async with asyncio.timeout(5):
+            while server.connections:  # noqa: ASYNC110 - the server has no event for it
+                await asyncio.sleep(0.01)
+        assert b"200 OK" in await response_to(port, CLOSING)
+    finally:
+        await server.stop()
+
+
+async def large_page() -> bytes:
+    return b"x" * (8 << 20)
+
+
+async def test_connection_is_closed_when_its_response_is_not_read() -> None:
+    server = HttpServer(HttpSettings(idle_s_max=1, unread_bytes_max=4 << 20))
+    _, port = server.bind("127.0.0.1", 0)
+    await server.serve(application(Health({}), large_page))
+    try:
+        _, writer = await connect(port)  # reads 128 KiB
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.sleep(0.3)
+        status, body = await send(port, "/metrics")  # too much is unread already
+        assert (status, json.loads(body)) == (503, {"error": "clients do not read their responses: retry"})
+        async with asyncio.timeout(5):
+            while server.connections:  # noqa: ASYNC110 - the server has no event for it
+                await asyncio.sleep(0.05)
+        assert (await send(port, "/healthz"))[0] == 200
+        writer.close()
+    finally:
+        await server.stop()
+
+
+async def test_response_that_is_read_slowly_arrives_whole() -> None:
+    server = HttpServer(HttpSettings(idle_s_max=1))
+    _, port = server.bind("127.0.0.1", 0)
+    await server.serve(application(Health({}), large_page))
+    try:
+        reader, writer = await connect(port)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        received = b""
+        while part := await reader.read(1 << 20):
+            received += part
+            await asyncio.sleep(0.02)
+        assert received.endswith(await large_page())
+        writer.close()
+    finally:
+        await server.stop()

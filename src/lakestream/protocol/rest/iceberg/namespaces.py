@@ -8,8 +8,9 @@ from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import NoSuchNamespace
 from lakestream.catalog.identifiers import Namespace, check_namespace
 from lakestream.errors import Rejected
-from lakestream.protocol.rest.iceberg.requests import SEPARATOR, AlterNamespace, CatalogCall, CreateNamespace, read_body
+from lakestream.protocol.rest.iceberg.requests import SEPARATOR, AlterNamespace, CatalogCall, CreateNamespace
 from lakestream.protocol.rest.iceberg.responses import json_response, no_content
+from lakestream.protocol.rest.request_body import read_json
 from lakestream.protocol.rest.router import Unprocessable
 
 
@@ -48,7 +49,7 @@ class NamespaceCalls:
 
     async def create(self, call: CatalogCall) -> Response:
         """POST namespaces"""
-        body = await read_body(call.request, CreateNamespace)
+        body = await read_json(call.request, CreateNamespace)
         namespace, properties = check_namespace(body.namespace), body.properties or {}
         await self._namespaces.create(namespace, properties)
         return json_response({"namespace": namespace, "properties": properties})
@@ -70,7 +71,7 @@ class NamespaceCalls:
 
     async def alter(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/properties"""
-        body = await read_body(call.request, AlterNamespace)
+        body = await read_json(call.request, AlterNamespace)
         updates, removals = body.updates or {}, list(dict.fromkeys(body.removals or []))
         if both := [name for name in removals if name in updates]:
             raise Unprocessable(f"property {both[0]!r} is both updated and removed: choose one")

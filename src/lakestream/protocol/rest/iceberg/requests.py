@@ -1,9 +1,8 @@
 """Requests of the Iceberg REST API: their bodies, and the namespace, table and page that they name."""
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
-from starlette.requests import Request
 
 from lakestream.catalog.identifiers import Namespace, TableName, check_namespace, check_table_name
 from lakestream.catalog.table_metadata.json_model import Json
@@ -11,12 +10,10 @@ from lakestream.catalog.table_metadata.requirements import Requirement
 from lakestream.catalog.table_metadata.updates import Update
 from lakestream.errors import Rejected
 from lakestream.model import MiB
-from lakestream.protocol.rest import request_body
 from lakestream.protocol.rest.router import RestCall
 
-BODY_BYTES_MAX: Final = 16 * MiB
-
-T = TypeVar("T")
+COMMIT_BYTES_MAX: Final = 16 * MiB
+"""Of the body of a commit, which may have a schema of thousands of columns and many snapshots."""
 
 
 class _Body(msgspec.Struct, frozen=True, rename="kebab"): ...
@@ -69,14 +66,6 @@ class RegisterTable(_Body, frozen=True):
     name: str
     metadata_location: str
     overwrite: bool | None = False
-
-
-async def read_body(request: Request, kind: type[T]) -> T:
-    return await request_body.read_json(request, kind, BODY_BYTES_MAX)
-
-
-async def read_bytes(request: Request) -> bytes:
-    return await request_body.read_bytes(request, BODY_BYTES_MAX)
 
 
 SEPARATOR: Final = "\x1f"

@@ -1,7 +1,9 @@
 """Endpoints of tables: list, create (also staged), load, exists, commit, rename, register, drop, metrics."""
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from starlette.responses import Response
 
@@ -15,6 +17,7 @@ from lakestream.coordination.freshness import FreshReadResult
 from lakestream.errors import Rejected
 from lakestream.protocol.rest.iceberg.freshness_header import HEADER, MakeFresh, header_value, requested_wait_ms
 from lakestream.protocol.rest.iceberg.requests import (
+    COMMIT_BYTES_MAX,
     PAGE_SIZE_MAX,
     CatalogCall,
     CommitTable,
@@ -22,12 +25,14 @@ from lakestream.protocol.rest.iceberg.requests import (
     CreateTable,
     RegisterTable,
     RenameTable,
-    read_body,
-    read_bytes,
 )
 from lakestream.protocol.rest.iceberg.responses import etag, json_response, no_content, table_response
+from lakestream.protocol.rest.request_body import read_bytes, read_json
 
 log = logging.getLogger(__name__)
+
+TABLES_AT_ONCE: Final = 8
+"""Calls that have a table's metadata in memory. Others wait: a metadata file has up to 64 MiB."""
 
 
 class TableCalls:
@@ -38,6 +43,7 @@ class TableCalls:
         self._guard = guard
         self._on_purge = on_purge
         self._make_fresh = make_fresh
+        self._slots = asyncio.Semaphore(TABLES_AT_ONCE)
 
     async def list(self, call: CatalogCall) -> Response:
         """GET namespaces/{namespace}/tables"""
@@ -58,25 +64,27 @@ class TableCalls:
 
     async def create(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/tables"""
-        body = await read_body(call.request, CreateTable)
+        body = await read_json(call.request, CreateTable, COMMIT_BYTES_MAX)
         name = check_table_name(call.namespace, body.name)
         check_own_properties({}, body.properties or {})
         new = NewTable(
             body.schema, body.partition_spec, body.write_order, body.location or "", body.properties, fresh_ids=True
         )
-        if not body.stage_create:
-            return table_response(await self._catalog.create(name, new))
-        staged = await self._catalog.stage(name, new)
-        return json_response({"metadata": file_json(staged), "config": {}})
+        async with self._slots:
+            if not body.stage_create:
+                return await table_response(await self._catalog.create(name, new))
+            staged = await self._catalog.stage(name, new)
+            return json_response({"metadata": file_json(staged), "config": {}})
 
     async def register(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/register"""
-        body = await read_body(call.request, RegisterTable)
+        body = await read_json(call.request, RegisterTable)
         name = check_table_name(call.namespace, body.name)
-        table = await self._catalog.register(
-            name, body.metadata_location, overwrite=bool(body.overwrite), check=self._guard
-        )
-        return table_response(table)
+        async with self._slots:
+            table = await self._catalog.register(
+                name, body.metadata_location, overwrite=bool(body.overwrite), check=self._guard
+            )
+            return await table_response(table)
 
     async def load(self, call: CatalogCall) -> Response:
         """GET namespaces/{namespace}/tables/{table}?snapshots=all|refs, and X-Lakestream-Fresh (freshness_header.py)"""
@@ -85,15 +93,17 @@ class TableCalls:
             raise Rejected(f"snapshots is {snapshots[:20]!r}: choose all or refs")
         fresh = await self._fresh(call)
         headers = {} if fresh is None else {HEADER: header_value(fresh)}
-        try:
-            table = await self._catalog.load(call.table)
-        except NoSuchTable as error:
-            if fresh is None or fresh.is_fresh:
-                raise
-            raise NoSuchTable(f"{error} yet ({fresh.reason})") from error
-        if call.request.headers.get("if-none-match") == etag(table, refs_only=snapshots == "refs"):
-            return Response(status_code=304, headers=headers)
-        return table_response(table, refs_only=snapshots == "refs", headers=headers)
+        refs_only = snapshots == "refs"
+        async with self._slots:
+            try:
+                table = await self._catalog.load(call.table, parse=refs_only)
+            except NoSuchTable as error:
+                if fresh is None or fresh.is_fresh:
+                    raise
+                raise NoSuchTable(f"{error} yet ({fresh.reason})") from error
+            if call.request.headers.get("if-none-match") == etag(table, refs_only=refs_only):
+                return Response(status_code=304, headers=headers)
+            return await table_response(table, refs_only=refs_only, headers=headers)
 
     async def _fresh(self, call: CatalogCall) -> FreshReadResult | None:
         """Waits until the table is fresh if the client requests it. Returns None if it does not."""
@@ -112,12 +122,12 @@ class TableCalls:
 
     async def commit(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/tables/{table}"""
-        body = await read_body(call.request, CommitTable)
+        body = await read_json(call.request, CommitTable, COMMIT_BYTES_MAX)
         return await self._commit(call.table, body)
 
     async def commit_several(self, call: CatalogCall) -> Response:
         """POST transactions/commit: for one table only, since the catalog cannot swap several pointers atomically."""
-        changes = (await read_body(call.request, CommitTables)).table_changes
+        changes = (await read_json(call.request, CommitTables, COMMIT_BYTES_MAX)).table_changes
         if len(changes) != 1:
             raise Unsupported(f"a commit to {len(changes)} tables cannot be atomic: commit to one table at a time")
         if changes[0].identifier is None:
@@ -135,16 +145,17 @@ class TableCalls:
 
     async def rename(self, call: CatalogCall) -> Response:
         """POST tables/rename"""
-        body = await read_body(call.request, RenameTable)
+        body = await read_json(call.request, RenameTable)
         await self._catalog.rename(body.source.checked(), body.destination.checked())
         return no_content()
 
     async def report(self, call: CatalogCall) -> Response:
         """POST namespaces/{namespace}/tables/{table}/metrics: accepted and dropped."""
-        await read_bytes(call.request)
+        await read_bytes(call.request, COMMIT_BYTES_MAX)
         return no_content()
 
     async def _commit(self, name: TableName, body: CommitTable) -> Response:
         if body.identifier is not None and body.identifier.checked() != name:
             raise Rejected(f"the path names table {name}, the body {body.identifier.checked()}")
-        return table_response(await self._catalog.commit(name, body.requirements, body.updates, self._guard))
+        async with self._slots:
+            return await table_response(await self._catalog.commit(name, body.requirements, body.updates, self._guard))

@@ -20,7 +20,7 @@ from lakestream.coordination.schema_registry.state import State
 from lakestream.coordination.schema_registry.subjects import EVERYTHING, Subject, check_text, parse_context
 from lakestream.metadata.schemas import Configured, ModeSet
 from lakestream.protocol.rest.router import Unprocessable
-from lakestream.protocol.rest.schema_registry.request_models import ModeBody, read_body
+from lakestream.protocol.rest.schema_registry.request_models import SCHEMA_BYTES_MAX, ModeBody, read_body
 from lakestream.protocol.rest.schema_registry.requests import RegistryCall
 from lakestream.protocol.rest.schema_registry.responses import json_response
 
@@ -48,7 +48,7 @@ class ConfigCalls:
     async def configure(self, call: RegistryCall) -> Response:
         """PUT config[/{subject}]"""
         check_text(call.subject)
-        sent = _checked(await read_body(call.request, dict[str, Any]))
+        sent = _checked(await read_body(call.request, dict[str, Any], SCHEMA_BYTES_MAX))
 
         def decide(state: State) -> Configured | None:
             _permit(state, call.subject)

@@ -16,7 +16,8 @@ from lakestream.protocol.rest.router import Unprocessable
 from lakestream.protocol.rest.schema_registry.requests import NUMBER_MAX, RegistryCall
 from lakestream.schemas.model import Format
 
-BODY_BYTES_MAX: Final = 4 * MiB
+SCHEMA_BYTES_MAX: Final = 4 * MiB
+"""Of the body with a schema, which may have a million characters, and as many bytes of references and metadata."""
 REFERENCES_MAX: Final = 1_000
 
 T = TypeVar("T")
@@ -69,12 +70,12 @@ class ModeBody(msgspec.Struct, frozen=True):
     mode: str | None
 
 
-async def read_body(request: Request, kind: type[T]) -> T:
-    return await request_body.read_json(request, kind, BODY_BYTES_MAX, invalid=Unprocessable)
+async def read_body(request: Request, kind: type[T], bytes_max: int = request_body.BODY_BYTES_MAX) -> T:
+    return await request_body.read_json(request, kind, bytes_max, invalid=Unprocessable)
 
 
 async def read_schema(call: RegistryCall, subject: Subject) -> RegisterRequest:
-    body = await read_body(call.request, SchemaBody)
+    body = await read_body(call.request, SchemaBody, SCHEMA_BYTES_MAX)
     return RegisterRequest(
         subject=subject,
         format=_format(body.schema_type),

@@ -4,22 +4,27 @@ import subprocess
 import sys
 import textwrap
 
-from lakestream.cli.process.workers import BACKOFF_S_MAX, BACKOFF_S_MIN, STEADY_S, Worker
+from lakestream.cli.process.supervisor import BACKOFF_S_MAX, BACKOFF_S_MIN, STEADY_S, Child, _Process
 
 RUN = """
 import os, select, signal, sys
-from lakestream.cli.process import workers
-from lakestream.cli.process.workers import Supervisor, WorkerContext
+from lakestream.cli.process import supervisor
+from lakestream.cli.process.supervisor import Child
 from lakestream.errors import Misconfigured
 
-def until_stopped(context):
+def until_stopped(context, number):
+    if context.first_ready >= 0:
+        select.select([context.first_ready], [], [])
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
-    context.report_ready(f"at-{context.number}")
+    context.report_ready(f"at-{number}")
     while not stopped:
         if select.select([context.parent], [], [], 0.02)[0]:
             return 0
     return 0
+
+def Supervisor(count, work, on_ready):
+    return supervisor.Supervisor([Child(f"child={n}", lambda c, n=n: work(c, n)) for n in range(count)], on_ready)
 """
 
 
@@ -36,12 +41,14 @@ def test_all_workers_are_started_stopped_and_waited_for() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         sys.exit(Supervisor(3, until_stopped, ready).run())
     """)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "['at-0', 'at-1', 'at-2']\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "['at-0', 'at-1', 'at-2']\nstopping\n", "")
 
 
 def test_error_of_all_workers_is_printed_once_and_none_is_restarted() -> None:
     ended = run("""
-        def work(context):
+        def work(context, number):
+            if number:
+                return until_stopped(context, number)
             raise Misconfigured("no such store")
         sys.exit(Supervisor(3, work, print).run())
     """)
@@ -50,10 +57,10 @@ def test_error_of_all_workers_is_printed_once_and_none_is_restarted() -> None:
 
 def test_worker_that_fails_at_start_ends_the_others() -> None:
     ended = run("""
-        def work(context):
-            if context.number == 1:
+        def work(context, number):
+            if number == 1:
                 raise Misconfigured("port taken")
-            return until_stopped(context)
+            return until_stopped(context, number)
         sys.exit(Supervisor(3, work, print).run())
     """)
     assert (ended.returncode, ended.stderr) == (1, "lakestream: port taken\n")
@@ -61,8 +68,8 @@ def test_worker_that_fails_at_start_ends_the_others() -> None:
 
 def test_exit_code_is_1_when_a_worker_fails_at_its_stop() -> None:
     ended = run("""
-        def work(context):
-            until_stopped(context)
+        def work(context, number):
+            until_stopped(context, number)
             return 3
         sys.exit(Supervisor(2, work, lambda _: os.kill(os.getpid(), signal.SIGTERM)).run())
     """)
@@ -71,8 +78,8 @@ def test_exit_code_is_1_when_a_worker_fails_at_its_stop() -> None:
 
 def test_worker_that_does_not_stop_is_killed() -> None:
     ended = run("""
-        workers.STOP_S_MAX = 0.3
-        def work(context):
+        supervisor.STOP_S_MAX = 0.3
+        def work(context, number):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             context.report_ready("x")
             while True:
@@ -80,12 +87,12 @@ def test_worker_that_does_not_stop_is_killed() -> None:
         sys.exit(Supervisor(2, work, lambda _: os.kill(os.getpid(), signal.SIGTERM)).run())
     """)
     assert ended.returncode == 1
-    assert "workers.killed" in ended.stderr
+    assert "process.killed child=0, child=1 after_s" in ended.stderr
 
 
 def test_restarts_back_off_until_a_worker_runs_steadily() -> None:
-    worker = Worker(0)
-    waits = [worker.ended(0.0) for _ in range(9)]
+    process = _Process(Child("child", lambda _: 0))
+    waits = [process.ended(0.0) for _ in range(9)]
     assert waits[:3] == [BACKOFF_S_MIN, 2 * BACKOFF_S_MIN, 4 * BACKOFF_S_MIN]
     assert waits[-1] == BACKOFF_S_MAX
-    assert worker.ended(STEADY_S) == BACKOFF_S_MIN
+    assert process.ended(STEADY_S) == BACKOFF_S_MIN
