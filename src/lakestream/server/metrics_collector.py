@@ -23,6 +23,7 @@ from lakestream.coordination.groups.coordinator import GroupFigures
 from lakestream.coordination.table_lag import TableLagMonitor
 from lakestream.coordination.transactions.coordinator import TransactionFigures
 from lakestream.data.log.log import Log
+from lakestream.data.log.topic_counts import TopicCounter
 from lakestream.errors import LakestreamError
 from lakestream.metadata.claims import Lag
 from lakestream.metadata.pipeline_status import TOPICS_MAX, PipelineReport, PipelineStatusStore, merge_statuses
@@ -86,6 +87,7 @@ class MetricsCollector:
                 reading(prometheus.KAFKA_READ_ERRORS, count, name)
                 for name, count in broker.services.read_errors.counts.items()
             ),
+            *_topics(broker.node.log.topic_counts.by_name(broker.services.metadata_cache.cached_name)),
             *_groups(broker.services.groups.figures()),
             *_transactions(broker.services.transactions.figures()),
             *_log(broker.node.log),
@@ -162,6 +164,17 @@ def _kafka(server: KafkaServer, counts: RequestCounts) -> Iterator[Reading]:
         yield reading(prometheus.KAFKA_BYTES_IN, count, name)
     for name, count in bytes_out.items():
         yield reading(prometheus.KAFKA_BYTES_OUT, count, name)
+
+
+def _topics(counters: Mapping[str, TopicCounter]) -> Iterator[Reading]:
+    for name, counter in counters.items():
+        if counter.produced_batches:
+            yield reading(prometheus.TOPIC_PRODUCED_BYTES, counter.produced_bytes, name)
+            yield reading(prometheus.TOPIC_PRODUCED_BATCHES, counter.produced_batches, name)
+            yield reading(prometheus.TOPIC_PRODUCED_RECORDS, counter.produced_records, name)
+        if counter.fetched_batches:
+            yield reading(prometheus.TOPIC_FETCHED_BYTES, counter.fetched_bytes, name)
+            yield reading(prometheus.TOPIC_FETCHED_BATCHES, counter.fetched_batches, name)
 
 
 def _groups(figures: GroupFigures) -> Iterator[Reading]:

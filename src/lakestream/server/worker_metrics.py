@@ -9,9 +9,10 @@ import struct
 from binascii import crc32
 from typing import Final
 
-from lakestream.model import KiB
+from lakestream.model import MiB
 
-PAGE_BYTES: Final = 256 * KiB
+PAGE_BYTES: Final = 4 * MiB
+"""More than the largest page has; memory that is not written is not used."""
 _HEAD: Final = struct.Struct("<II")
 """Size and checksum of the body."""
 
