@@ -29,7 +29,7 @@ LAYERS = [
 """From top to bottom. A module imports only from its own layer and from those below."""
 
 INNER_LAYERS = {
-    "server": ["process", "metrics_collector", "broker pipeline", "node", "worker_metrics gc_task"],
+    "server": ["process", "metrics_collector", "broker pipeline", "node", "worker_metrics gc_task latency_quantiles"],
     "pipeline": [
         "driver",
         "micro_batch dead_letters delta",

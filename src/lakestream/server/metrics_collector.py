@@ -1,8 +1,8 @@
 """Collects the metrics of a running broker for the metrics page.
 
 The objects of the broker count by themselves; a request of the page reads their counters. Only these run without a
-request: the measurement of the event loop's lag, reads of pipeline statuses and table lags, and, with several
-workers, writes of each worker's page to shared memory.
+request: the measurement of the event loop's lag, copies of histograms, reads of pipeline statuses and table lags, and,
+with several workers, writes of each worker's page to shared memory.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ from lakestream.protocol.kafka.network.server import KafkaServer
 from lakestream.protocol.rest import prometheus
 from lakestream.protocol.rest.prometheus import Distribution, Reading, Readings, reading
 from lakestream.server.broker import RunningBroker
+from lakestream.server.latency_quantiles import COPY_EVERY_S, LatencyQuantiles
 from lakestream.server.worker_metrics import SharedMetricsPages
 from lakestream.storage.metered import LATENCY_BOUNDS_MS, Meter
 
@@ -56,6 +57,7 @@ class MetricsCollector:
         self._worker = worker
         self._pages = pages
         self._loop_lag = LoopLag()
+        self._quantiles = LatencyQuantiles(broker.counts)
         self._pipelines: list[PipelineReport] = []
         self._table_lags = TableLagMonitor(broker.node.stores.metadata, broker.services.metadata_cache)
         self._tasks: list[asyncio.Task[None]] = []
@@ -63,6 +65,7 @@ class MetricsCollector:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._loop_lag.run(), name="metrics.lag"))
+        self._tasks.append(loop.create_task(self._copy_latencies(), name="metrics.quantiles"))
         if self._worker > 0:
             self._tasks.append(loop.create_task(self._write_page(), name="metrics.page"))
         else:
@@ -83,6 +86,10 @@ class MetricsCollector:
         broker = self._broker
         return [
             *_kafka(broker.server, broker.counts),
+            *(
+                reading(prometheus.KAFKA_QUANTILES, one.seconds, request_name(one.request), str(one.quantile))
+                for one in self._quantiles.now()
+            ),
             *(
                 reading(prometheus.KAFKA_READ_ERRORS, count, name)
                 for name, count in broker.services.read_errors.counts.items()
@@ -114,6 +121,11 @@ class MetricsCollector:
             if worker != self._worker and (body := self._pages.read(worker)) is not None:
                 for sample in _decode(body):
                     yield str(worker), sample
+
+    async def _copy_latencies(self) -> None:
+        while True:
+            await asyncio.sleep(COPY_EVERY_S)
+            self._quantiles.copy()
 
     async def _write_page(self) -> None:
         while True:

@@ -48,6 +48,12 @@ KAFKA_REQUESTS = Metric(
     "Requests by kind and outcome, with their duration",
     ("request", "outcome"),
 )
+KAFKA_QUANTILES = Metric(
+    "kafka_request_quantile_seconds",
+    MetricKind.GAUGE,
+    "Duration within which this share of the requests of the last minute got their response; absent without requests",
+    ("request", "quantile"),
+)
 KAFKA_BYTES_IN = Metric("kafka_request_bytes", MetricKind.COUNTER, "Bytes of requests", ("request",))
 KAFKA_BYTES_OUT = Metric(
     "kafka_response_bytes", MetricKind.COUNTER, "Bytes of responses, with the fetched records", ("request",)
