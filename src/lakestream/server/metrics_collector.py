@@ -1,8 +1,8 @@
 """Collects the metrics of a running broker for the metrics page.
 
 The objects of the broker count by themselves; a request of the page reads their counters. Only these run without a
-request: the measurement of the event loop's lag, copies of histograms, reads of pipeline statuses and table lags, and,
-with several workers, writes of each worker's page to shared memory.
+request: the measurement of the event loop's lag, copies of histograms, reads of pipeline statuses and of the lags of
+tables and groups, and, with several workers, writes of each worker's page to shared memory.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from lakestream.coordination.group_lag import GroupLagMonitor
 from lakestream.coordination.groups.coordinator import GroupFigures
 from lakestream.coordination.table_lag import TableLagMonitor
 from lakestream.coordination.transactions.coordinator import TransactionFigures
@@ -60,12 +61,16 @@ class MetricsCollector:
         self._quantiles = LatencyQuantiles(broker.counts)
         self._pipelines: list[PipelineReport] = []
         self._table_lags = TableLagMonitor(broker.node.stores.metadata, broker.services.metadata_cache)
+        self._group_lags = GroupLagMonitor(
+            broker.node.stores.metadata, broker.services.groups, broker.services.metadata_cache
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._loop_lag.run(), name="metrics.lag"))
         self._tasks.append(loop.create_task(self._copy_latencies(), name="metrics.quantiles"))
+        self._group_lags.start()
         if self._worker > 0:
             self._tasks.append(loop.create_task(self._write_page(), name="metrics.page"))
         else:
@@ -77,6 +82,7 @@ class MetricsCollector:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._table_lags.close()
+        await self._group_lags.close()
 
     def page(self) -> bytes:
         return prometheus.text(self._samples_of_all_workers())
@@ -96,6 +102,7 @@ class MetricsCollector:
             ),
             *_topics(broker.node.log.topic_counts.by_name(broker.services.metadata_cache.cached_name)),
             *_groups(broker.services.groups.figures()),
+            *_group_lags(self._group_lags, broker.services.clock.now_ms()),
             *_transactions(broker.services.transactions.figures()),
             *_log(broker.node.log),
             *_storage(broker.node.stores.meter),
@@ -196,6 +203,13 @@ def _groups(figures: GroupFigures) -> Iterator[Reading]:
     yield reading(prometheus.GROUP_COMMITS, figures.commits)
 
 
+def _group_lags(monitor: GroupLagMonitor, now_ms: int) -> Iterator[Reading]:
+    for group, topic, lag in monitor.rows:
+        yield reading(prometheus.GROUP_LAG_RECORDS, lag.records, group, topic)
+        yield reading(prometheus.GROUP_LAG, _age_s(lag, now_ms), group, topic)
+    yield reading(prometheus.GROUPS_UNMEASURED, monitor.unmeasured)
+
+
 def _transactions(figures: TransactionFigures) -> Iterator[Reading]:
     yield reading(prometheus.TRANSACTIONS_OPEN, figures.open)
     yield reading(prometheus.TRANSACTIONS_OVERDUE, figures.overdue)
@@ -246,7 +260,11 @@ def _lags(lagging: Mapping[str, Lag], topics: Iterable[str], now_ms: int) -> Ite
     for name in islice(dict.fromkeys([*lagging, *topics]), TOPICS_MAX):
         lag = lagging.get(name, Lag())
         yield reading(prometheus.TABLE_LAG_RECORDS, lag.records, name)
-        yield reading(prometheus.TABLE_LAG, max(0, now_ms - lag.oldest_ms) / 1000 if lag.records else 0, name)
+        yield reading(prometheus.TABLE_LAG, _age_s(lag, now_ms), name)
+
+
+def _age_s(lag: Lag, now_ms: int) -> float:
+    return max(0, now_ms - lag.oldest_ms) / 1000 if lag.records else 0
 
 
 def _label(reason: str) -> str:

@@ -91,6 +91,21 @@ GROUP_REBALANCES = Metric(
     "group_rebalances", MetricKind.COUNTER, "New generations of groups (consumer protocol: epochs)"
 )
 GROUP_COMMITS = Metric("group_commits", MetricKind.COUNTER, "Offset commits outside transactions")
+GROUP_LAG_RECORDS = Metric(
+    "group_lag_records",
+    MetricKind.GAUGE,
+    "Offsets between the group's committed offsets and the ends of the topic's partitions",
+    ("group", "topic"),
+)
+GROUP_LAG = Metric(
+    "group_lag_seconds",
+    MetricKind.GAUGE,
+    "Age of the oldest of these records; a lower bound if it is in the table",
+    ("group", "topic"),
+)
+GROUPS_UNMEASURED = Metric(
+    "groups_without_lag", MetricKind.GAUGE, "Groups whose lag is not measured, because this broker coordinates too many"
+)
 
 TRANSACTIONS_OPEN = Metric("transactions_open", MetricKind.GAUGE, "Open transactions that this broker coordinates")
 TRANSACTIONS_OVERDUE = Metric(
