@@ -7,7 +7,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.harness.processes.serve import (
     is_running,
     output_of,
     serving,
+    two_free_ports,
     wait_until,
 )
 
@@ -206,15 +206,6 @@ def test_serve_is_not_ready_while_its_storage_is_unavailable(tmp_path: Path) -> 
 # Workers
 
 TWO = ["--workers", "2"]
-
-
-def two_free_ports() -> int:
-    """Returns the first of two consecutive free ports."""
-    while True:
-        port = free_port()
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port + 1))
-            return port
 
 
 def test_two_workers_are_two_brokers_and_a_killed_worker_is_restarted(tmp_path: Path) -> None:
