@@ -176,21 +176,27 @@ class GroupLagMonitor:
         self._ticks += 1
         brokers = self._metadata_cache.brokers
         turn = self._ticks % TICKS_PER_LISTING == 0
-        if not (turn or self._list_all or brokers is not self._brokers):
+        everything, self._list_all = self._list_all, False  # before the read: more events may be lost meanwhile
+        if not (turn or everything or brokers is not self._brokers):
             return
-        names = {named.name: None for named in await self._coordinator.names()}
+        try:
+            names = {named.name: None for named in await self._coordinator.names()}
+        except LakestreamError:
+            self._list_all = True
+            raise
         for name in self._committed.keys() - names.keys():
             self._track(name, {})
         self._unmeasured &= names.keys()
-        known = {} if self._list_all else {*self._committed, *self._unmeasured}
+        known = set() if everything else {*self._committed, *self._unmeasured}
         self._changed.update({name: None for name in names if name not in known})
         self._changed.update(dict.fromkeys(islice(self._committed, turn)))
-        self._brokers, self._list_all = brokers, False
+        self._brokers = brokers
 
     async def _read_groups(self) -> None:
         names = list(islice(self._changed, GROUPS_PER_TICK))
         for name in names:
             del self._changed[name]  # before the read: it may change again meanwhile
+        names = list(filter(self._coordinator.coordinates, names))
         try:
             reads = [self._records.offsets(name, confirmed=False) for name in names]
             found = await gather_limited(reads, READS_AT_ONCE)

@@ -8,7 +8,7 @@ from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its types export nothing
 from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.processes.serve import WAIT_S, Server, output_of, serving, two_free_ports, wait_until
 

@@ -204,6 +204,10 @@ async def test_groups_are_listed_at_the_start_and_when_brokers_change(measured: 
     await measured.commit("g", partition, 1)
     assert await measured.rows() == []
     measured.coordinator.others.clear()
+    await measured.commit("g", partition, 1)
+    measured.coordinator.others.add("g")  # after its commit was seen
+    assert await measured.rows() == []
+    measured.coordinator.others.clear()
     measured.cache.brokers = [Broker(1, "a", 1, ""), Broker(2, "a", 2, "")]
     assert [row.group for row in await measured.rows()] == ["g"]
     assert measured.coordinator.listings == 3
@@ -246,7 +250,7 @@ async def test_failed_reads_are_retried(measured: Measured, monkeypatch: pytest.
     (partition,) = await measured.topic()
     await measured.append(partition, "a")
     await measured.commit("g", partition, 0)
-    for method in ("scan", "floor"):
+    for method in ("scan", "scan", "floor"):  # names, offsets, claims
         with monkeypatch.context() as patch:
 
             async def failing(*_: object, **__: object) -> None:
@@ -256,4 +260,6 @@ async def test_failed_reads_are_retried(measured: Measured, monkeypatch: pytest.
             with pytest.raises(Unavailable):
                 await measured.monitor.refresh()
         assert measured.monitor.rows == []
+        if measured.coordinator.listings == 1:
+            await measured.monitor._list_groups()  # so that the next failure is that of the offsets
     assert [row.lag.records for row in await measured.rows()] == [1]
