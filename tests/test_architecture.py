@@ -29,7 +29,14 @@ LAYERS = [
 """From top to bottom. A module imports only from its own layer and from those below."""
 
 INNER_LAYERS = {
-    "server": ["http", "process", "metrics_collector readiness", "broker pipeline", "node", "shared_pages gc_task"],
+    "server": [
+        "http",
+        "process",
+        "metrics_collector readiness",
+        "broker pipeline",
+        "node",
+        "shared_pages gc_task latency_quantiles",
+    ],
     "pipeline": [
         "driver",
         "micro_batch dead_letters delta",

@@ -105,12 +105,13 @@ class Groups:
         record = await self._store.get(keys.group_key(name), confirmed=True)
         return None if record is None else StoredGroup(group_of(record), record.version)
 
-    async def offsets(self, name: str) -> dict[PartitionId, StoredOffset]:
-        """Returns the committed offsets, with all that were acknowledged before this call."""
-        return _offsets(await self._scan_offsets(name))
+    async def offsets(self, name: str, *, confirmed: bool = True) -> dict[PartitionId, StoredOffset]:
+        """Returns the committed offsets; if confirmed, with all that were acknowledged before this call."""
+        return _offsets(await self._scan_offsets(name, confirmed=confirmed))
 
-    async def _scan_offsets(self, name: str, guard: Key | None = None) -> Scanned:
-        return await self._store.scan(keys.offsets_folder(name), "", keys.OWNER_NAME, guard=guard, confirmed=True)
+    async def _scan_offsets(self, name: str, guard: Key | None = None, *, confirmed: bool = True) -> Scanned:
+        folder = keys.offsets_folder(name)
+        return await self._store.scan(folder, "", keys.OWNER_NAME, guard=guard, confirmed=confirmed)
 
     async def commit_transaction_offsets(self, name: str, updates: Mapping[PartitionId, OffsetUpdate]) -> None:
         """Commits the offsets of a transaction. Idempotent, for any broker that completes the transaction.

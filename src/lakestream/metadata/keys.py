@@ -46,6 +46,7 @@ from lakestream.model import PartitionId
 
 CONFIGS = Folder("/configs", "/configs")
 LOGS = "/log/"
+OFFSETS = "/offsets/"
 PROBE = Key("/probe", "/probe")
 TOPICS = Folder("/topics", "/topics")
 BROKERS = Folder("/brokers", "/brokers")
@@ -247,6 +248,12 @@ def heartbeats_key(group: str) -> Key:
 
 def offset_key(group: str, partition: PartitionId) -> Key:
     return offsets_folder(group).key(f"{partition.topic_id}.{partition.number:010d}")
+
+
+def group_of_offset(path: str) -> str | None:
+    """Returns the group of a changed committed offset under /offsets/, or None for the owner."""
+    _, _, name, last = path.split("/")
+    return None if last == OWNER_NAME else group_text(name)
 
 
 def offset_partition(name: str) -> PartitionId:

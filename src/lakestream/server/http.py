@@ -30,7 +30,6 @@ from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.home import HomePage
 from lakestream.protocol.rest.iceberg.app import IcebergRest
-from lakestream.protocol.rest.prometheus import Readings
 from lakestream.protocol.rest.same_origin import HostNames, host_names
 from lakestream.protocol.rest.schema_registry.app import RegistryRest
 from lakestream.protocol.rest.server import HttpServer, HttpSettings, bound
@@ -49,7 +48,6 @@ HEALTH_S_MAX: Final = 2.5
 WORKER: Final = "http"
 """Label of this process's own metrics."""
 
-_decode_readings: Final = msgspec.msgpack.Decoder(Readings).decode
 _decode_failures: Final = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
@@ -68,7 +66,7 @@ class BrokerPages:
             (str(worker), one)
             for worker, body in zip(self._workers, bodies, strict=True)
             if body is not None
-            for one in _decode_readings(body)
+            for one in prometheus.decode_readings(body)
         ]
 
     async def failures(self) -> Mapping[str, str]:
@@ -123,7 +121,8 @@ class HttpProcess:
 
             async def metrics_of_all() -> bytes:
                 own = [(WORKER, one) for one in metrics.own()]
-                return prometheus.text([*await self._brokers.readings(), *own])
+                readings = [*await self._brokers.readings(), *own]
+                return await asyncio.to_thread(prometheus.text, readings)
 
             async def addresses() -> list[str]:
                 return [broker.address for broker in await Brokers(metadata).all()]

@@ -1,7 +1,8 @@
 """Collects the metrics of a running broker, or of an HTTP process, for the metrics page.
 
 The objects of the process count by themselves; a request of the page reads their counters. Only these run without a
-request: the measurement of the event loop's lag, and reads of pipeline statuses and table lags.
+request: the measurement of the event loop's lag, copies of histograms, and reads of pipeline statuses and of the lags
+of tables and groups.
 """
 
 import asyncio
@@ -17,10 +18,12 @@ from time import perf_counter
 from typing import Final
 
 from lakestream.aio.background import BackgroundTasks
+from lakestream.coordination.group_lag import GroupLagMonitor
 from lakestream.coordination.groups.coordinator import GroupFigures
 from lakestream.coordination.table_lag import TableLagMonitor
 from lakestream.coordination.transactions.coordinator import TransactionFigures
 from lakestream.data.log.log import Log
+from lakestream.data.log.topic_counts import TopicCounter
 from lakestream.errors import LakestreamError
 from lakestream.metadata.claims import Lag
 from lakestream.metadata.pipeline_status import TOPICS_MAX, PipelineReport, PipelineStatusStore, merge_statuses
@@ -31,6 +34,7 @@ from lakestream.protocol.rest import prometheus
 from lakestream.protocol.rest.prometheus import Distribution, Reading, Readings, reading
 from lakestream.protocol.rest.server import HttpServer
 from lakestream.server.broker import RunningBroker
+from lakestream.server.latency_quantiles import COPY_EVERY_S, LatencyQuantiles
 from lakestream.storage.metered import LATENCY_BOUNDS_MS, Meter
 
 LAG_EVERY_S: Final = 0.5
@@ -48,13 +52,19 @@ class MetricsCollector:
         self._broker = broker
         self._worker = worker
         self._loop_lag = LoopLag()
+        self._quantiles = LatencyQuantiles(broker.counts)
         self._pipelines: list[PipelineReport] = []
         self._table_lags = TableLagMonitor(broker.node.stores.metadata, broker.services.metadata_cache)
+        self._group_lags = GroupLagMonitor(
+            broker.node.stores.metadata, broker.services.groups, broker.services.metadata_cache
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._loop_lag.run(), name="metrics.lag"))
+        self._tasks.append(loop.create_task(self._copy_latencies(), name="metrics.quantiles"))
+        self._group_lags.start()
         if self._worker == 0:
             self._tasks.append(loop.create_task(self._follow_pipelines(), name="metrics.pipelines"))
             self._table_lags.start()
@@ -64,9 +74,10 @@ class MetricsCollector:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._table_lags.close()
+        await self._group_lags.close()
 
-    def page(self) -> bytes:
-        return prometheus.text((str(self._worker), one) for one in self.own())
+    async def page(self) -> bytes:
+        return await asyncio.to_thread(prometheus.text, [(str(self._worker), one) for one in self.own()])
 
     def own(self) -> Readings:
         """Returns the samples of this worker."""
@@ -74,10 +85,16 @@ class MetricsCollector:
         return [
             *_kafka(broker.server, broker.counts),
             *(
+                reading(prometheus.KAFKA_QUANTILES, one.seconds, request_name(one.request), str(one.quantile))
+                for one in self._quantiles.now()
+            ),
+            *(
                 reading(prometheus.KAFKA_READ_ERRORS, count, name)
                 for name, count in broker.services.read_errors.counts.items()
             ),
+            *_topics(broker.node.log.topic_counts.by_name(broker.services.metadata_cache.cached_name)),
             *_groups(broker.services.groups.figures()),
+            *_group_lags(self._group_lags, broker.services.clock.now_ms()),
             *_transactions(broker.services.transactions.figures()),
             *_log(broker.node.log),
             *_storage(broker.node.stores.meter),
@@ -95,6 +112,11 @@ class MetricsCollector:
         now_ms = services.clock.now_ms()
         yield from _pipelines(self._pipelines, now_ms)
         yield from _lags(self._table_lags.by_topic(), services.metadata_cache.topics, now_ms)
+
+    async def _copy_latencies(self) -> None:
+        while True:
+            await asyncio.sleep(COPY_EVERY_S)
+            self._quantiles.copy()
 
     async def _follow_pipelines(self) -> None:
         """Reads the statuses that pipelines, which are other processes, write to the metadata store."""
@@ -167,11 +189,29 @@ def _kafka(server: KafkaServer, counts: RequestCounts) -> Iterator[Reading]:
         yield reading(prometheus.KAFKA_BYTES_OUT, count, name)
 
 
+def _topics(counters: Mapping[str, TopicCounter]) -> Iterator[Reading]:
+    for name, counter in counters.items():
+        if counter.produced_batches:
+            yield reading(prometheus.TOPIC_PRODUCED_BYTES, counter.produced_bytes, name)
+            yield reading(prometheus.TOPIC_PRODUCED_BATCHES, counter.produced_batches, name)
+            yield reading(prometheus.TOPIC_PRODUCED_RECORDS, counter.produced_records, name)
+        if counter.fetched_batches:
+            yield reading(prometheus.TOPIC_FETCHED_BYTES, counter.fetched_bytes, name)
+            yield reading(prometheus.TOPIC_FETCHED_BATCHES, counter.fetched_batches, name)
+
+
 def _groups(figures: GroupFigures) -> Iterator[Reading]:
     yield reading(prometheus.GROUPS, figures.groups)
     yield reading(prometheus.GROUP_MEMBERS, figures.members)
     yield reading(prometheus.GROUP_REBALANCES, figures.rebalances)
     yield reading(prometheus.GROUP_COMMITS, figures.commits)
+
+
+def _group_lags(monitor: GroupLagMonitor, now_ms: int) -> Iterator[Reading]:
+    for group, topic, lag in monitor.rows:
+        yield reading(prometheus.GROUP_LAG_RECORDS, lag.records, group, topic)
+        yield reading(prometheus.GROUP_LAG, _age_s(lag, now_ms), group, topic)
+    yield reading(prometheus.GROUPS_UNMEASURED, monitor.unmeasured)
 
 
 def _transactions(figures: TransactionFigures) -> Iterator[Reading]:
@@ -224,7 +264,11 @@ def _lags(lagging: Mapping[str, Lag], topics: Iterable[str], now_ms: int) -> Ite
     for name in islice(dict.fromkeys([*lagging, *topics]), TOPICS_MAX):
         lag = lagging.get(name, Lag())
         yield reading(prometheus.TABLE_LAG_RECORDS, lag.records, name)
-        yield reading(prometheus.TABLE_LAG, max(0, now_ms - lag.oldest_ms) / 1000 if lag.records else 0, name)
+        yield reading(prometheus.TABLE_LAG, _age_s(lag, now_ms), name)
+
+
+def _age_s(lag: Lag, now_ms: int) -> float:
+    return max(0, now_ms - lag.oldest_ms) / 1000 if lag.records else 0
 
 
 def _label(reason: str) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from lakestream.config.settings import Settings
 from lakestream.errors import Unavailable
+from lakestream.protocol.rest import prometheus
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.server import HttpServer, HttpSettings, bound
@@ -22,8 +23,6 @@ from lakestream.storage.disk_space import DiskSpace
 
 PROBE: Final = HttpSettings(connections_max=64, connections_per_address_max=64, idle_s_max=10)
 PAGES_PER_BROKER: Final = 2
-
-_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def metrics_page(worker: int) -> int:
@@ -60,21 +59,17 @@ async def open_process(settings: Settings, worker: int, pages: SharedPages) -> A
         health = await _health(broker, space)
 
         async def metrics_body() -> bytes:
-            return _encode(metrics.own())
+            return prometheus.encode_readings(metrics.own())
 
         async def health_body() -> bytes:
-            return _encode(await health.failures())
+            return msgspec.msgpack.encode(await health.failures())
 
         for page, body in ((metrics_page(worker), metrics_body), (health_page(worker), health_body)):
             writer = PageWriter(pages, page, body)
             writer.start()
             opened.push_async_callback(writer.close)
         if settings.probe:
-
-            async def page_of_broker() -> bytes:
-                return metrics.page()
-
-            await probe.serve(application(health, page_of_broker))
+            await probe.serve(application(health, metrics.page))
         yield RunningProcess(broker=broker, probe=listens)
 
 

@@ -16,11 +16,12 @@ from contextlib import suppress
 from typing import Final
 
 from lakestream.aio.background import BackgroundTasks
-from lakestream.model import KiB
+from lakestream.model import KiB, MiB
 
 log = logging.getLogger(__name__)
 
-PAGE_BYTES: Final = 256 * KiB
+PAGE_BYTES: Final = 4 * MiB
+"""More than the largest page has; memory that is not written is not used."""
 _HEAD: Final = struct.Struct("<III")
 """Number of writes, size and checksum of the body."""
 _POLL_S: Final = 0.002

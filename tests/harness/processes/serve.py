@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -96,6 +97,15 @@ def serving(folder: Path, *flags: str, kafka: int = 0, http: str = "") -> Iterat
         with suppress(ProcessLookupError):
             os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait()
+
+
+def two_free_ports() -> int:
+    """Returns the first of two consecutive free ports."""
+    while True:
+        port = free_port()
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port + 1))
+            return port
 
 
 def environment() -> dict[str, str]:

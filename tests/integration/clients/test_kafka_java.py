@@ -285,6 +285,8 @@ def test_log_dirs_and_api_versions_tools_describe_all_brokers(
     in_table = sum(sizes())
     assert in_table > 0
     assert in_table != in_log
+    kafka.produce(topic, "a\n" * 100)
+    assert sum(sizes()) > in_table, "the log is added to the table"
     versions = kafka(f"{TOOLS}.BrokerApiVersionsCommand")
     assert versions.count("Produce(0)") == len(cluster)
     assert "ERROR" not in versions

@@ -8,7 +8,6 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.harness.processes.serve import (
     is_running,
     output_of,
     serving,
+    two_free_ports,
     wait_until,
 )
 
@@ -268,15 +268,6 @@ def is_listening(address: str) -> bool:
 # Workers
 
 TWO = ["--workers", "2"]
-
-
-def two_free_ports() -> int:
-    """Returns the first of two consecutive free ports."""
-    while True:
-        port = free_port()
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port + 1))
-            return port
 
 
 def test_two_workers_are_two_brokers_and_a_killed_worker_is_restarted(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lakestream.data.log import rules
 from lakestream.data.log.clock_skew import ClockSkewMonitor
 from lakestream.data.log.partition_state import Accepted, BatchValidation, Duplicate
 from lakestream.data.log.partition_view import PartitionView, PartitionViews
+from lakestream.data.log.topic_counts import TopicCounter, TopicCounts
 from lakestream.data.log.writer_router import ArrivalSequence
 from lakestream.data.wal.buffer import Appended, Extent, PendingBatch
 from lakestream.data.wal.reader import Reader
@@ -135,11 +136,17 @@ class ClaimCounts:
         self.conflicts = 0  # the offset was claimed already
         self.retries = 0  # claims that were not made by the first create, for whatever reason
 
-    def add(self, claim: Claim) -> None:
+    def add(self, claim: Claim, topic: TopicCounter) -> None:
+        batches = len(claim.batches)
+        records = claim.offset_end - claim.offset_start
+        size = claim.batches[-1].byte_end - claim.batches[0].byte_start
         self.claims += 1
-        self.batches += len(claim.batches)
-        self.records += claim.offset_end - claim.offset_start
-        self.bytes += claim.batches[-1].byte_end - claim.batches[0].byte_start
+        self.batches += batches
+        self.records += records
+        self.bytes += size
+        topic.produced_batches += batches
+        topic.produced_records += records
+        topic.produced_bytes += size
 
 
 class ClaimRetry(Protocol):
@@ -162,6 +169,7 @@ class Claimer:
         clock: Clock,
         numbers: ArrivalSequence,
         retry: ClaimRetry,
+        topics: TopicCounts,
         settings: LogSettings,
     ) -> None:
         self._claims = claims
@@ -177,6 +185,7 @@ class Claimer:
         self._saving: set[PartitionId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts = ClaimCounts()
+        self._topics = topics
 
     def claim(self, extents: list[Extent]) -> None:
         """Queues stored extents, in the order in which they are to be claimed."""
@@ -264,7 +273,7 @@ class Claimer:
     def complete(self, view: PartitionView, draft: ClaimDraft, created_ms: int | None) -> None:
         """Completes the futures of an extent. Its claim, if there is one, was created at `created_ms`."""
         if draft.claim is not None and created_ms is not None:
-            self.counts.add(draft.claim)
+            self.counts.add(draft.claim, self._topics.of(view.partition.topic_id))
             self._skew.observe(draft.claim.appended_ms, created_ms)
             self._reader.keep(draft.claim, tuple(item.batch.data for item in draft.accepted))
             self._views.apply_own_claim(view, StoredClaim(draft.claim, created_ms), draft.validation)

@@ -31,6 +31,7 @@ from lakestream.data.log.partition_view import (
     partition_deleted,
     select_batches,
 )
+from lakestream.data.log.topic_counts import TopicCounts
 from lakestream.data.log.trim import Trimmer
 from lakestream.data.log.writer_router import ArrivalSequence, WriterRouter, open_frames
 from lakestream.data.table.history_types import HistoryFile, HistoryRead
@@ -139,6 +140,7 @@ class Log:
     ) -> None:
         """`on_partition_deleted` is called when a partition is found to be deleted: cached metadata of its topic is
         outdated."""
+        self.topic_counts = TopicCounts()
         self._claims = Claims(metadata)
         self._history = history
         self._waiters = FetchWaiters()
@@ -158,7 +160,15 @@ class Log:
         numbers = ArrivalSequence()
         self._retrier = ClaimRetrier(self._claims, self._views, check_transaction or _as_submitted, settings)
         self._claimer = Claimer(
-            self._claims, self._views, self._reader, self._skew, clock, numbers, self._retrier, settings
+            self._claims,
+            self._views,
+            self._reader,
+            self._skew,
+            clock,
+            numbers,
+            self._retrier,
+            self.topic_counts,
+            settings,
         )
         frames = open_frames(store, segments, settings.wal, clock, ids)
         self._router = WriterRouter(frames, settings.wal, self._claimer, numbers, profile_of)

@@ -17,7 +17,7 @@ from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.home import HomePage
 from lakestream.protocol.rest.iceberg import errors as iceberg_errors
 from lakestream.protocol.rest.iceberg.app import IcebergRest
-from lakestream.protocol.rest.prometheus import CONTENT_TYPE
+from lakestream.protocol.rest.metrics_response import metrics_response
 from lakestream.protocol.rest.router import INTERNAL_ERROR, METHODS
 from lakestream.protocol.rest.same_origin import LOOPBACK, HostNames, Refusal, refusal
 from lakestream.protocol.rest.schema_registry import errors as registry_errors
@@ -35,7 +35,7 @@ def application(
     """`hosts`: the names under which clients may reach this server. Requests for other hosts are rejected."""
 
     async def show_metrics(request: Request) -> Response:
-        return Response(await metrics(), headers={"content-type": CONTENT_TYPE})
+        return await metrics_response(await metrics(), request.headers.get("accept-encoding", ""))
 
     routes = [
         Route("/healthz", health.live),

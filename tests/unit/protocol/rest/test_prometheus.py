@@ -1,9 +1,14 @@
 """Tests of the metrics table and of its encoding in Prometheus' text format."""
 
+import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from lakestream.coordination.groups.coordinator import GroupFigures
 from lakestream.coordination.transactions.coordinator import TransactionFigures
@@ -51,6 +56,45 @@ def test_samples_of_all_workers_are_encoded_together() -> None:
     assert samples["lakestream_kafka_request_seconds_count", *labels] == 6
     assert samples["lakestream_kafka_request_seconds_sum", *labels] == 4.5
     assert samples["lakestream_kafka_request_seconds_bucket", ("le", "1.0"), *labels] == 5
+
+
+def test_labels_and_special_values_are_encoded_when_they_need_it() -> None:
+    reason = 'a "b" \\ c\nd'
+    page = text(
+        [
+            ("0", reading(prometheus.PIPELINE_ERROR, True, reason)),
+            ("0", reading(prometheus.PIPELINE_STATUS_AGE, math.inf)),
+            ("0", reading(prometheus.PROCESS_CPU, 1e-7)),
+        ]
+    ).decode()
+    samples = {sample.name: sample for family in text_string_to_metric_families(page) for sample in family.samples}
+    assert samples["lakestream_pipeline_error"].labels == {"worker": "0", "reason": reason}
+    assert 'reason="a \\"b\\" \\\\ c\\nd",worker="0"} 1\n' in page
+    assert samples["lakestream_pipeline_status_age_seconds"].value == math.inf
+    assert samples["lakestream_process_cpu_seconds_total"].value == 1e-7
+
+
+def test_page_is_the_one_of_the_reference_encoder() -> None:
+    """`prometheus_client` encodes the families that it parsed from the page: the result is the page."""
+    durations = Distribution([0.00025, 0.5], [3, 2, 1], 4.5)
+    page = text(
+        [
+            ("0", reading(prometheus.KAFKA_CONNECTIONS, 2.0)),
+            ("1", reading(prometheus.KAFKA_REFUSED, 7.0)),
+            ("0", reading(prometheus.KAFKA_REQUESTS, durations, "Fetch", "ok")),
+            ("0", reading(prometheus.TABLE_ERROR, 1.0, "orders", 'no "file"')),
+        ]
+    )
+
+    class Parsed(Collector):
+        def collect(self) -> Iterable[Family]:
+            return text_string_to_metric_families(page.decode())
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Parsed())
+    parsed_again = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    assert parsed_again == list(text_string_to_metric_families(page.decode()))
+    assert [family.type for family in parsed_again] == [metric.kind.value for metric in METRICS]
 
 
 def test_reading_fails_when_labels_are_missing() -> None:

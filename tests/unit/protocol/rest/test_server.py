@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import signal
 from collections.abc import AsyncIterator
@@ -57,6 +58,20 @@ async def test_probes_and_metrics_are_served_and_other_paths_rejected() -> None:
         assert await send(port, "/metrics") == (200, b"x 1\n")
         assert (await send(port, "/x"))[0] == 404
         assert (await send(port, "/metrics", "DELETE"))[0] == 405
+
+
+async def test_metrics_are_compressed_when_the_client_accepts_gzip() -> None:
+    async with serving() as port:
+        for accepted, compressed in (("gzip", True), ("deflate, gzip;q=0.5", True), ("gzip;q=0, br", False)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            lines = ["GET /metrics HTTP/1.1", "Host: localhost", "Connection: close", f"Accept-Encoding: {accepted}"]
+            writer.write("\r\n".join([*lines, "", ""]).encode())
+            async with asyncio.timeout(10):
+                headers, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert b"vary: accept-encoding" in headers.lower()
+            assert (b"content-encoding: gzip" in headers.lower()) == compressed
+            assert (gzip.decompress(body) if compressed else body) == b"x 1\n"
 
 
 async def test_internal_error_does_not_contain_the_exception(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,13 +10,11 @@ from typing import Final
 
 from lakestream.aio.log_limiter import LogRateLimiter
 from lakestream.clock import Clock
+from lakestream.data.log.topic_counts import OTHER_TOPICS, TOPICS_MAX
 from lakestream.errors import Corrupt, LakestreamError
 from lakestream.model import PartitionId
 
 log = logging.getLogger(__name__)
-
-TOPICS_MAX: Final = 10_000
-OTHERS: Final = "…"
 
 
 class ReadErrorCounter:
@@ -37,7 +35,7 @@ class ReadErrorCounter:
         if not isinstance(error, Corrupt):
             return
         name = self._name_of(partition.topic_id) or partition.topic_id
-        self.counts[name if name in self.counts or len(self.counts) < TOPICS_MAX else OTHERS] += 1
+        self.counts[name if name in self.counts or len(self.counts) < TOPICS_MAX else OTHER_TOPICS] += 1
         if self._log_limiter.should_log((partition.topic_id, str(error))):
             log.error(
                 "kafka.read_failed topic=%s partition=%d offset=%d error=%s: consumers cannot pass this offset; they"

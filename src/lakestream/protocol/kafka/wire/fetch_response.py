@@ -34,6 +34,8 @@ class FetchedPartition(NamedTuple):
     partition: PartitionId | None = None
     records: Sequence[BufferOrFile] = ()
     size: int = 0
+    batches: int = 0
+    """Number of batches in `records`."""
     aborted: Sequence[Aborted] | None = None
     """Aborted transactions, or None for a reader with isolation level read_uncommitted."""
     preferred: int = NO_REPLICA

@@ -63,8 +63,10 @@ async def fetch(call: Call, context: RecordsContext) -> list[BufferOrFile]:
         fetched = await _read(topics, call, context, confirmed)
         parts = [part for topic in fetched for part in topic.parts]
         left_ms = max(0, int((deadline - loop.time()) * 1000))
-        enough = sum(part.size for part in parts) >= call.body.min_bytes
-        if enough or (waited and not left_ms) or any(map(_ends_wait, parts)):
+        size = sum(part.size for part in parts)
+        if size >= call.body.min_bytes or (waited and not left_ms) or any(map(_ends_wait, parts)):
+            if size:
+                _count(parts, context)
             return encode_response(call.request, fetched, Code.NONE)
         try:
             await context.log.wait_any(
@@ -73,6 +75,14 @@ async def fetch(call: Call, context: RecordsContext) -> list[BufferOrFile]:
         except LakestreamError:
             confirmed = True  # the next read returns the error of its partition
         waited = True
+
+
+def _count(parts: list[FetchedPartition], context: RecordsContext) -> None:
+    for part in parts:
+        if part.size and part.partition is not None:
+            topic = context.log.topic_counts.of(part.partition.topic_id)
+            topic.fetched_bytes += part.size
+            topic.fetched_batches += part.batches
 
 
 def _ends_wait(part: FetchedPartition) -> bool:
@@ -124,7 +134,7 @@ async def _read(topics: list[FetchTopic], call: Call, context: RecordsContext, c
         for part in topic.parts:
             one = next(results) if isinstance(part, FetchPartition) else part
             if size and size + one.size > room:
-                one = one._replace(records=(), size=0)  # the client fetches these records next
+                one = one._replace(records=(), size=0, batches=0)  # the client fetches these records next
             size += one.size
             parts.append(one)
         fetched.append(FetchedTopic(topic.name, topic.topic_id, parts))
@@ -215,7 +225,8 @@ def _response(requested: FetchPartition, result: ReadResult, call: Call, context
     end = result.bounds.stable if _committed(call) else result.bounds.end
     has_more = size > 0 and result.offset_next < end
     return FetchedPartition(
-        requested.number, Code.NONE, result.bounds, requested.partition, records, size, aborted, has_more=has_more
+        *(requested.number, Code.NONE, result.bounds, requested.partition, records, size, len(batches), aborted),
+        has_more=has_more,
     )
 
 

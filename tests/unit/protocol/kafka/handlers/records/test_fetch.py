@@ -55,3 +55,24 @@ async def test_fetch_does_not_wait_when_more_records_follow_the_response() -> No
     for serving in (writer, reader):
         await serving.close()
     await world.close()
+
+
+async def test_topics_count_only_the_records_that_a_response_has() -> None:
+    world = World()
+    writer = await Serving.open(world)
+    topic_id = await writer.topic(partitions=2)
+    for number in range(2):
+        await writer.produce("t", "x" * 1_000, "y", partition=number)
+    produced = world.brokers[0].topic_counts.of(topic_id)
+    assert (produced.produced_batches, produced.produced_records, produced.fetched_batches) == (2, 4, 0)
+    reader = await Serving.open(world, node_id=1)
+    parts = [{"partition": n, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for n in range(2)]
+    body = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1_000, "topics": [{"topic": "t", "partitions": parts}]}
+    partitions = (await reader.request(1, 12, body)).responses[0].partitions
+    (size,) = [len(part.records) for part in partitions if part.records]
+    fetched = world.brokers[1].topic_counts.of(topic_id)
+    assert (fetched.fetched_batches, fetched.fetched_bytes, fetched.produced_bytes) == (1, size, 0)
+    assert produced.produced_bytes == 2 * size
+    for serving in (writer, reader):
+        await serving.close()
+    await world.close()

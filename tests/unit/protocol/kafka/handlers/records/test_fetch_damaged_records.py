@@ -10,11 +10,12 @@ from tests.harness.kafka.kafka_handlers import Serving
 from tests.harness.log.brokers import HandClock, World, plain
 
 from lakestream.aio.log_limiter import KEYS_MAX, REPEAT_MS
+from lakestream.data.log.topic_counts import OTHER_TOPICS, TOPICS_MAX
 from lakestream.data.table.history_types import HistoryFile, HistoryRead
 from lakestream.errors import Corrupt, Unavailable
 from lakestream.model import PartitionId
 from lakestream.protocol.kafka.errors import Code
-from lakestream.protocol.kafka.network.request_metrics import OTHERS, TOPICS_MAX, ReadErrorCounter
+from lakestream.protocol.kafka.network.request_metrics import ReadErrorCounter
 
 REASON = "tables/t/data/a.parquet is damaged; restore it from a backup"
 
@@ -147,7 +148,7 @@ def test_number_of_counted_topics_is_bounded() -> None:
     read_errors = ReadErrorCounter(lambda topic_id: topic_id, HandClock())
     for number in range(TOPICS_MAX + 10):
         read_errors.note(PartitionId(f"t{number}", 0), 7, Corrupt(REASON))
-    assert (len(read_errors.counts), read_errors.counts[OTHERS]) == (TOPICS_MAX + 1, 10)
+    assert (len(read_errors.counts), read_errors.counts[OTHER_TOPICS]) == (TOPICS_MAX + 1, 10)
 
 
 class HistoryWithoutStart(DamagedHistory):
