@@ -43,8 +43,8 @@ lock: setup ## update the pinned versions in requirements.txt and requirements-j
 	  | $(BIN)/pip-compile --quiet --generate-hashes --no-annotate --no-header \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --pip-args='--only-binary :all:' -o requirements-java.txt -
 
-serve: setup ## run broker, catalog and pipeline with the defaults: Kafka 9092, HTTP 8080, data in ./lakestream-data
-	$(BIN)/lakestream serve
+serve: setup ## run broker, catalog and pipeline: Kafka 9092, HTTP 8080, data in ./lakestream-data; ARGS="--workers 2"
+	$(BIN)/lakestream serve $(ARGS)
 
 tools: setup ## build the external programs that tests need (Oxia, S3, Azure, proxies) into the user's cache
 	$(BIN)/python scripts/tools.py

@@ -82,15 +82,17 @@ class Server:
         return self._log.read_text(errors="replace")[-2_000:].strip() or "nothing"
 
     def resident_bytes(self) -> int:
-        return self._memory("VmRSS")
+        """Returns the memory of all processes. What several of them share counts once."""
+        return self._memory("smaps_rollup", "Pss")
 
     def peak_bytes(self) -> int:
-        return self._memory("VmHWM")
+        """Returns the sum of the processes' peaks. What several of them share counts for each."""
+        return self._memory("status", "VmHWM")
 
-    def _memory(self, field: str) -> int:
+    def _memory(self, file: str, field: str) -> int:
         total = 0
         for pid in family(self.pid):
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
                 if line.startswith(field + ":"):
                     total += int(line.split()[1]) * 1024
         return total

@@ -15,11 +15,9 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 
 from lakestream.cli.exit_status import fail
 from lakestream.cli.output import record_json
-from lakestream.cli.output.http_client import add_http
 from lakestream.cli.output.kafka_client import (
     RESPONSE_S_MAX,
     WORK_S_MAX,
-    add_bootstrap,
     admin_of,
     config_of,
     error_of,
@@ -30,6 +28,7 @@ from lakestream.cli.output.kafka_client import (
 from lakestream.cli.output.record_json import Record
 from lakestream.cli.output.text import escaped
 from lakestream.cli.output.value_decoder import NotDecodable, Registry, ValueDecoder
+from lakestream.cli.server import add_server
 from lakestream.coordination.config_values import schema_choice, schema_context
 from lakestream.errors import Corrupt, Rejected, Unavailable
 from lakestream.schemas.value_format import SchemaMode, ValuePart
@@ -44,7 +43,7 @@ BOUNDS_SHOWN: Final = 10
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
-    add_bootstrap(parser)
+    add_server(parser)
     parser.add_argument(
         "--from",
         dest="position",
@@ -60,7 +59,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key-separator", metavar="TEXT", help="print the key and this before each value")
     parser.add_argument("--json", action="store_true", help="print one object per line, as produce --json reads them")
     parser.add_argument("--raw", action="store_true", help="print the stored bytes, without decoding or escaping them")
-    add_http(parser)
     parser.set_defaults(run=run)
 
 

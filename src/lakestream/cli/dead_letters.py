@@ -18,6 +18,7 @@ from lakestream.cli.options import add_options, settings_of
 from lakestream.cli.output.record_json import bytes_as_json
 from lakestream.cli.output.text import human_size, human_time, plural, printable, reasons_as_json, reasons_in_columns
 from lakestream.cli.repair import opened, progress
+from lakestream.cli.server import add_server_of_stores
 from lakestream.errors import Rejected
 from lakestream.metadata.topics import NamedTopic
 from lakestream.pipeline.dead_letters.model import BYTES_SHOWN, DeadLetter, DeadLetterQuery, Summary
@@ -39,6 +40,7 @@ record batch that cannot be read is a dead letter of any topic, with a schema or
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = ABOUT
     parser.add_argument("topic")
+    add_server_of_stores(parser)
     add_options(parser)
     parser.add_argument("--rows", action="store_true", help="list the rows, oldest first, instead of counts")
     parser.add_argument("--newest", action="store_true", help="with --rows: newest first")

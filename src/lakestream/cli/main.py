@@ -3,7 +3,7 @@
 import argparse
 import importlib
 import io
-import re
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn
 from lakestream.cli.exit_status import fail, run_and_exit_status
 from lakestream.cli.kafka_options import instead_of
 from lakestream.cli.output.progress import show_progress
+from lakestream.cli.server import resolve, run_on_server, runs_here
 from lakestream.config.suggestions import did_you_mean, suggest
 
 
@@ -102,6 +103,9 @@ def _run(words: Sequence[str]) -> int:
         return fail(_unknown_argument(unknown[0], arguments.flags), 2)
     run: Callable[[argparse.Namespace], int] = arguments.run
     show_progress()
+    if not runs_here(arguments, os.environ):
+        return run_on_server(arguments, words)
+    resolve(arguments)
     return run(arguments)
 
 
@@ -139,7 +143,7 @@ def _add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, Comman
 def _configure(where: str, parser: argparse.ArgumentParser) -> None:
     module, _, function = where.partition(":")
     getattr(importlib.import_module(f"lakestream.cli.{module}"), function)(parser)
-    parser.set_defaults(flags=re.findall(r"--[a-z-]+", parser.format_usage()))
+    parser.set_defaults(flags=[name for name in parser._option_string_actions if name.startswith("--")])
 
 
 def _command_error(words: Sequence[str]) -> str | None:

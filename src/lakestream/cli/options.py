@@ -18,7 +18,8 @@ from lakestream.protocol.rest.same_origin import check_name
 
 ENVIRONMENT_PREFIX = "LAKESTREAM_"
 WORKERS_MAX = 256
-NOT_SETTINGS = frozenset({"LAKESTREAM_CONFIG", "LAKESTREAM_CACHE"})
+SERVER_VARIABLE = "LAKESTREAM_SERVER"
+NOT_SETTINGS = frozenset({"LAKESTREAM_CONFIG", "LAKESTREAM_CACHE", SERVER_VARIABLE})
 
 
 class Option(NamedTuple):

@@ -11,7 +11,6 @@ from lakestream.cli.exit_status import fail
 from lakestream.cli.output import record_json
 from lakestream.cli.output.kafka_client import (
     RESPONSE_S_MAX,
-    add_bootstrap,
     config_of,
     message_of,
     topics_of,
@@ -19,6 +18,7 @@ from lakestream.cli.output.kafka_client import (
 )
 from lakestream.cli.output.record_json import Record
 from lakestream.cli.output.text import plural
+from lakestream.cli.server import add_server
 from lakestream.errors import LakestreamError, Rejected
 
 ACK_MS_MAX: Final = 30_000
@@ -27,7 +27,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
-    add_bootstrap(parser)
+    add_server(parser)
     parser.add_argument("--key-separator", metavar="TEXT", help="each line is a key, this text, and a value")
     parser.add_argument("--json", action="store_true", help="each line is {key, value, headers, partition, timestamp}")
     parser.add_argument("--compression", choices=CODECS, default="none")

@@ -16,6 +16,7 @@ from lakestream.aio.progress import reported
 from lakestream.catalog.catalog import Catalog, open_catalog
 from lakestream.cli.options import add_options, settings_of
 from lakestream.cli.output.text import plural, reasons_as_json, reasons_in_columns
+from lakestream.cli.server import add_server_of_stores
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.config.settings import Settings
 from lakestream.coordination.schema_registry.schema_reader import SchemaReader
@@ -29,6 +30,7 @@ from lakestream.server.node import Access, metadata_name, open_stores
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
+    add_server_of_stores(parser)
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)

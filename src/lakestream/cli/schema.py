@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from lakestream.cli.output.http_client import NOT_FOUND, add_http, request
+from lakestream.cli.output.http_client import NOT_FOUND, request
 from lakestream.cli.output.text import columns, printable
+from lakestream.cli.server import add_server
 from lakestream.errors import LakestreamError, Misconfigured, Missing, Rejected, Unavailable
 
 TYPES: Final = {".avsc": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
@@ -39,7 +40,7 @@ def configure_register(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser, run: Any) -> None:
-    add_http(parser)
+    add_server(parser, kafka=False)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -2,16 +2,15 @@
 
 import argparse
 import json
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from typing import Final
 from urllib.parse import quote
 
 from lakestream.aio.progress import reported
-from lakestream.config.parsing import parse_address, parse_milliseconds
+from lakestream.cli.server import add_server, http_connection
+from lakestream.config.parsing import parse_milliseconds
 from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
 
-HTTP: Final = "127.0.0.1:8080"
-HTTP_PORT: Final = 8080
 HEADER: Final = "X-Lakestream-Fresh"
 WAIT: Final = "30s"
 SPARE_S: Final = 10
@@ -22,7 +21,7 @@ def configure_refresh(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic")
     parser.add_argument("--wait", metavar="TIME", default=WAIT, help=f"longest wait, up to 60s ({WAIT})")
     parser.add_argument("--namespace", metavar="NAME", default="default", help="namespace of its table (default)")
-    parser.add_argument("--http", metavar="HOST:PORT", default=HTTP, help=f"where a broker serves the catalog ({HTTP})")
+    add_server(parser, kafka=False)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=refresh)
 
@@ -46,8 +45,7 @@ def refresh(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace, wait_ms: int) -> str:
     """Loads the table from the catalog with the header; returns the header of the response."""
-    host, port = parse_address(arguments.http, "--http", HTTP_PORT)
-    connection = HTTPConnection(host, port, timeout=wait_ms / 1000 + SPARE_S)
+    connection = http_connection(arguments.http, wait_ms / 1000 + SPARE_S)
     levels = quote("\x1f".join(arguments.namespace.split(".")), safe="")
     path = f"/v1/namespaces/{levels}/tables/{quote(arguments.topic, safe='')}?snapshots=refs"
     try:
@@ -59,7 +57,7 @@ def _request(arguments: argparse.Namespace, wait_ms: int) -> str:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise Unavailable(
             f"no catalog can be reached at {arguments.http} ({reason}): start one with lakestream serve,"
-            " or name another with --http"
+            " or name another with --server"
         ) from error
     finally:
         connection.close()

@@ -28,6 +28,7 @@ from lakestream.catalog.topic_table.offsets import (
     text_of,
 )
 from lakestream.cli.options import add_options, settings_of
+from lakestream.cli.server import add_server_of_stores
 from lakestream.config.settings import Settings
 from lakestream.errors import Rejected
 from lakestream.metadata.claims import Claims
@@ -71,6 +72,7 @@ def configure_register(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_stores(parser: argparse.ArgumentParser) -> None:
+    add_server_of_stores(parser)
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -20,9 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types e
 
 from lakestream.catalog.topic_table.columns import STREAM, VALUE
 from lakestream.cli.cluster.topic_figures import figures_of
-from lakestream.cli.output.http_client import add_http, table_of
+from lakestream.cli.output.http_client import table_of
 from lakestream.cli.output.kafka_client import (
-    add_bootstrap,
     admin_of,
     cluster_of,
     settings_from,
@@ -32,6 +31,7 @@ from lakestream.cli.output.kafka_client import (
     wait_for,
 )
 from lakestream.cli.output.text import columns, human_size, plural
+from lakestream.cli.server import add_server
 from lakestream.coordination.topic_config import WITHOUT_EFFECT
 from lakestream.errors import LakestreamError, Rejected
 from lakestream.schemas.layout_terms import partition_terms, sort_terms
@@ -48,7 +48,6 @@ def configure_create(parser: argparse.ArgumentParser) -> None:
 
 
 def configure_list(parser: argparse.ArgumentParser) -> None:
-    add_http(parser)
     _common(parser, show_all)
 
 
@@ -62,7 +61,6 @@ def configure_alter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, metavar="N", help="new number of partitions; it can only grow")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; may be repeated")
     parser.add_argument("--unset", action="append", default=[], metavar="NAME", help="back to its default")
-    add_http(parser)
     _common(parser, alter)
 
 
@@ -72,7 +70,7 @@ def configure_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser, run: Any) -> None:
-    add_bootstrap(parser)
+    add_server(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -78,6 +78,18 @@ class Settings:
         return self.storage or (self.data_dir.absolute() / "storage").as_uri()
 
     @property
+    def store_flags(self) -> list[str]:
+        """Returns the options of commands that name the same stores."""
+        flags = {
+            "--data-dir": str(self.data_dir),
+            "--metadata": self.metadata,
+            "--storage": self.storage,
+            "--wal-dir": str(self.wal_dir or ""),
+            "--profile": self.profile.value if self.profile is not None else "",
+        }
+        return [word for flag, value in flags.items() if value for word in (flag, value)]
+
+    @property
     def segments_dir(self) -> Path | None:
         """Folder of the segments, or None. Without a shared disk, segments need all brokers on one machine."""
         if self.wal_dir is not None:

@@ -7,6 +7,7 @@ their machine. One that runs beside brokers returns their metrics and their heal
 import asyncio
 import os
 import socket
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
@@ -26,6 +27,7 @@ from lakestream.data.table.commit_check import CommitGuard
 from lakestream.metadata.brokers import Brokers
 from lakestream.metadata.cluster import Cluster
 from lakestream.protocol.rest import prometheus
+from lakestream.protocol.rest.api import ClusterInfo, LakestreamApi
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.home import HomePage
@@ -45,6 +47,7 @@ METRICS_S_MAX: Final = 0.5
 """Wait for a broker's metrics. Those of a broker that is too slow are missing."""
 HEALTH_S_MAX: Final = 2.5
 """Wait for a broker's health, which takes up to two seconds."""
+PROGRAM: Final = (sys.executable, "-P", "-m", "lakestream")
 WORKER: Final = "http"
 """Label of this process's own metrics."""
 
@@ -113,7 +116,8 @@ class HttpProcess:
             limits = Limits(settings.schema_versions_max, settings.schema_bytes_max)
             registry = SchemaRegistry(metadata, ids, limits=limits)
             opened.push_async_callback(registry.close)
-            schemas = RegistryRest(registry, await Cluster(metadata, ids).id())
+            cluster_id = await Cluster(metadata, ids).id()
+            schemas = RegistryRest(registry, cluster_id)
             health = Health(await store_checks(node.stores), self._brokers.failures)
             metrics = HttpMetrics(self._server, node.stores.meter)
             metrics.start()
@@ -124,11 +128,12 @@ class HttpProcess:
                 readings = [*await self._brokers.readings(), *own]
                 return await asyncio.to_thread(prometheus.text, readings)
 
-            async def addresses() -> list[str]:
-                return [broker.address for broker in await Brokers(metadata).all()]
+            async def cluster() -> ClusterInfo:
+                return ClusterInfo(cluster_id, VERSION, await Brokers(metadata).all())
 
-            home = HomePage(addresses, VERSION)
-            await self._server.serve(application(health, metrics_of_all, iceberg, schemas, self._hosts(), home))
+            api = LakestreamApi(cluster, PROGRAM, settings.store_flags)
+            home = HomePage(cluster)
+            await self._server.serve(application(health, metrics_of_all, iceberg, schemas, self._hosts(), home, api))
             opened.push_async_callback(self._server.stop)
             opened.callback(freshness.close)  # ends the requests that wait, so that the server can stop
             yield

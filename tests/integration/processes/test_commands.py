@@ -331,3 +331,28 @@ def test_make_does_not_echo_its_recipes() -> None:
     printed = subprocess.run(["make", "-C", str(root), "--no-print-directory", "help"], capture_output=True, check=True)
     assert b"grep" not in printed.stdout
     assert ".SILENT:\n" in (root / "Makefile").read_text()
+
+
+# One address
+
+
+def test_commands_need_one_address_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    with serving(tmp_path) as running:
+        monkeypatch.chdir(elsewhere)
+        server = ["--server", f"http://{running.http}"]
+        output_of("topic", "create", "t", *server)
+        output_of("produce", "t", *server, stdin=b"one\n")
+        assert output_of("consume", "t", "--no-follow", *server) == "one\n"
+        assert "t " in output_of("topic", "list", *server)
+        assert output_of("schema", "list", *server) == ""
+        assert f"sqlite in {tmp_path / 'data'}" in output_of("doctor", *server)
+        assert "does not exist" in error_of("table", "dead-letters", "t", *server)  # without a pipeline
+        assert "topic none does not exist" in error_of("doctor", "--topic", "none", *server)
+        assert not list(elsewhere.iterdir())
+        unknown = error_of("doctor", "--flul", *server, code=2)
+        assert "did you mean --full?" in unknown
+    assert "no Lakestream server responds" in error_of("doctor", *server)
+    assert not list(elsewhere.iterdir())

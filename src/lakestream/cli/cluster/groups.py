@@ -16,7 +16,6 @@ from lakestream.cli.cluster.topic_figures import EARLIEST, LATEST, offsets_of
 from lakestream.cli.consume import parse_position
 from lakestream.cli.output.kafka_client import (
     WORK_S_MAX,
-    add_bootstrap,
     admin_of,
     error_of,
     topic_of,
@@ -24,6 +23,7 @@ from lakestream.cli.output.kafka_client import (
     wait_for,
 )
 from lakestream.cli.output.text import columns, plural, printable
+from lakestream.cli.server import add_server
 from lakestream.config.suggestions import suggest
 from lakestream.errors import Missing, Rejected
 
@@ -66,7 +66,7 @@ def configure_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser, run: Any) -> None:
-    add_bootstrap(parser)
+    add_server(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -11,9 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from lakestream.cli.cluster.groups import ListedGroup, listed_groups
 from lakestream.cli.cluster.topic_figures import Figures, TopicFigures, figures_of
-from lakestream.cli.output.http_client import add_http, request
-from lakestream.cli.output.kafka_client import add_bootstrap, admin_of, cluster_of
+from lakestream.cli.output.http_client import request
+from lakestream.cli.output.kafka_client import admin_of, cluster_of
 from lakestream.cli.output.text import columns, escaped, human_size, plural, printable
+from lakestream.cli.server import add_server
 from lakestream.errors import LakestreamError
 
 SHOWN_MAX: Final = 10
@@ -31,8 +32,7 @@ class Status(NamedTuple):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_bootstrap(parser)
-    add_http(parser)
+    add_server(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 

@@ -16,6 +16,7 @@ from lakestream.cli.doctor.findings import Finding, Severity, bad
 from lakestream.cli.doctor.tables import open_table_doctor
 from lakestream.cli.options import add_options, settings_of
 from lakestream.cli.output.text import human_size, plural
+from lakestream.cli.server import add_server_of_stores
 from lakestream.clock import RandomIds, SystemClock
 from lakestream.config.settings import Settings
 from lakestream.data.verify.log import LogVerifier
@@ -26,6 +27,7 @@ from lakestream.server.node import Access, Stores, metadata_name, open_stores
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    add_server_of_stores(parser)
     add_options(parser)
     parser.add_argument("--topic", metavar="NAME", help="check this topic only")
     parser.add_argument("--full", action="store_true", help="read every record of logs and tables, not some of them")

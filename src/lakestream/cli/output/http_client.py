@@ -1,30 +1,22 @@
 """HTTP client of the commands: requests to a broker's HTTP port, and errors as one line."""
 
-import argparse
 import json
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import quote
 
-from lakestream.config.parsing import parse_address
+from lakestream.cli.server import http_connection
 from lakestream.errors import LakestreamError, Unavailable
 
-HTTP: Final = "127.0.0.1:8080"
-HTTP_PORT: Final = 8080
 WAIT_S: Final = 60
 NOT_FOUND: Final = 404
-
-
-def add_http(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--http", metavar="HOST:PORT", default=HTTP, help=f"HTTP address of a broker ({HTTP})")
 
 
 def request(
     address: str, method: str, path: str, body: Any = None, what: str = "HTTP", wait_s: float = WAIT_S
 ) -> tuple[int, bytes]:
     """Returns status and body of the response. Unavailable if there is none; `what` names what should be there."""
-    host, port = parse_address(address, "--http", HTTP_PORT)
-    connection = HTTPConnection(host, port, timeout=wait_s)
+    connection = http_connection(address, wait_s)
     try:
         connection.request(method, path, None if body is None else json.dumps(body))
         with connection.getresponse() as response:
@@ -33,7 +25,7 @@ def request(
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise Unavailable(
             f"no {what} can be reached at {address} ({reason}): start one with lakestream serve,"
-            " or name another with --http"
+            " or name another with --server"
         ) from error
     finally:
         connection.close()

@@ -3,7 +3,6 @@
 A broker that cannot be reached is an error within five seconds; log lines of the library are suppressed.
 """
 
-import argparse
 import logging
 import socket
 import threading
@@ -27,7 +26,6 @@ from lakestream.config.parsing import format_address, parse_address
 from lakestream.config.suggestions import suggest
 from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
 
-BOOTSTRAP: Final = "127.0.0.1:9092"
 KAFKA_PORT: Final = 9092
 CONNECT_S_MAX: Final = 1.5
 RESPONSE_S_MAX: Final = 3.0
@@ -41,12 +39,6 @@ T = TypeVar("T")
 _silent = logging.getLogger("lakestream.client")
 _silent.propagate = False
 _silent.addHandler(logging.NullHandler())
-
-
-def add_bootstrap(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bootstrap", metavar="HOST:PORT[,…]", default=BOOTSTRAP, help=f"brokers to connect to ({BOOTSTRAP})"
-    )
 
 
 class _Reasons:
@@ -223,5 +215,5 @@ def _check_reachable(bootstrap: str) -> None:
         reasons.append(reason)
     raise Unavailable(
         f"no broker can be reached at {bootstrap} ({', '.join(dict.fromkeys(reasons))}):"
-        " start one with lakestream serve, or name another with --bootstrap"
+        " start one with lakestream serve, or name another with --server"
     )

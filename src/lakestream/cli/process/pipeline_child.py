@@ -47,17 +47,8 @@ async def pipeline_child(settings: Settings | None) -> AsyncIterator[None]:
 
 def command_of(settings: Settings) -> list[str]:
     """Returns the child's command, with the settings of both as flags: these override environment and file."""
-    flags = {
-        "--data-dir": str(settings.data_dir),
-        "--metadata": settings.metadata,
-        "--storage": settings.storage,
-        "--wal-dir": str(settings.wal_dir or ""),
-        "--profile": settings.profile.value if settings.profile is not None else "",
-        "--interval": f"{settings.interval_ms}ms",
-        "--master": settings.master,
-    }
-    words = [word for flag, value in flags.items() if value for word in (flag, value)]
-    return [sys.executable, "-m", "lakestream", "pipeline", *words]
+    own = ["--interval", f"{settings.interval_ms}ms", "--master", settings.master]
+    return [sys.executable, "-m", "lakestream", "pipeline", *settings.store_flags, *own]
 
 
 class PipelineProcess:

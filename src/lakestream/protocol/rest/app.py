@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from lakestream.protocol.rest.api import ROOT as API_ROOT
+from lakestream.protocol.rest.api import LakestreamApi
 from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.home import HomePage
 from lakestream.protocol.rest.iceberg import errors as iceberg_errors
@@ -31,6 +33,7 @@ def application(
     registry: RegistryRest | None = None,
     hosts: HostNames = LOOPBACK,
     home: HomePage | None = None,
+    api: LakestreamApi | None = None,
 ) -> Starlette:
     """`hosts`: the names under which clients may reach this server. Requests for other hosts are rejected."""
 
@@ -44,6 +47,8 @@ def application(
     ]
     if home is not None:
         routes.append(Route("/", home.show))
+    if api is not None:
+        routes.append(Route(f"{API_ROOT}/{{rest:path}}", api.handle, methods=METHODS))
     if registry is not None:
         routes += [Route(path, registry.handle, methods=METHODS) for path in ROUTES]
     if iceberg is not None:

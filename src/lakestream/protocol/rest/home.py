@@ -2,16 +2,13 @@
 
 import html
 import re
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from lakestream.errors import LakestreamError
-
-Addresses = Callable[[], Awaitable[Sequence[str]]]
-"""Returns the addresses of the live Kafka brokers."""
+from lakestream.protocol.rest.api import Cluster
 
 _ACCEPTS_HTML: Final = re.compile(r"text/html(\s*;(?!\s*q=0(\.0*)?\s*(;|$))[^;]*)*")
 """Not with the weight 0, which means that the client does not accept it."""
@@ -45,25 +42,23 @@ td {{ padding: .25rem 1rem .25rem 0; vertical-align: top }} code {{ font-size: .
 
 
 class HomePage:
-    def __init__(self, brokers: Addresses, version: str) -> None:
-        self._brokers = brokers
-        self._version = version
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     async def show(self, request: Request) -> Response:
         if not accepts_html(request.headers.get("accept", "")):
             return JSONResponse({}, headers={"vary": "accept"})
         try:
-            brokers = (
-                ", ".join(f"<code>{html.escape(one)}</code>" for one in await self._brokers()) or "none is running"
-            )
+            cluster = await self._cluster()
+            version = cluster.version
+            brokers = ", ".join(f"<code>{html.escape(one.address)}</code>" for one in cluster.brokers)
         except LakestreamError as error:
-            brokers = html.escape(f"unknown: {error}")
+            version, brokers = "", html.escape(f"unknown: {error}")
         links = "\n".join(
             f'<tr><td><a href="{path}">{name}</a></td><td>{meaning}</td></tr>' for path, name, meaning in _LINKS
         )
-        return HTMLResponse(
-            _PAGE.format(version=html.escape(self._version), brokers=brokers, links=links), headers=HEADERS
-        )
+        page = _PAGE.format(version=html.escape(version), brokers=brokers or "none is running", links=links)
+        return HTMLResponse(page, headers=HEADERS)
 
 
 def accepts_html(accept: str) -> bool:

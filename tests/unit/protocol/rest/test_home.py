@@ -2,6 +2,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from lakestream.errors import Unavailable
+from lakestream.metadata.brokers import Broker
+from lakestream.protocol.rest.api import ClusterInfo
 from lakestream.protocol.rest.app import application
 from lakestream.protocol.rest.health import Health
 from lakestream.protocol.rest.home import HomePage, accepts_html
@@ -13,16 +15,16 @@ async def no_metrics() -> bytes:
     return b""
 
 
-async def brokers() -> list[str]:
-    return ["host-1:9092", "<script>:1"]
+async def cluster() -> ClusterInfo:
+    return ClusterInfo("id", "1.2", [Broker(0, "host-1", 9092), Broker(1, "<script>", 1)])
 
 
-async def unavailable() -> list[str]:
+async def unavailable() -> ClusterInfo:
     raise Unavailable("the metadata store does not respond")
 
 
 def test_home_page_has_addresses_and_links_for_browsers_and_no_content_for_others() -> None:
-    client = TestClient(application(Health({}), no_metrics, home=HomePage(brokers, "1.2")), "http://localhost")
+    client = TestClient(application(Health({}), no_metrics, home=HomePage(cluster)), "http://localhost")
     page = client.get("/", headers={"accept": BROWSER})
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -34,7 +36,7 @@ def test_home_page_has_addresses_and_links_for_browsers_and_no_content_for_other
 
 
 def test_home_page_is_served_when_the_metadata_store_is_unavailable() -> None:
-    client = TestClient(application(Health({}), no_metrics, home=HomePage(unavailable, "1.2")), "http://localhost")
+    client = TestClient(application(Health({}), no_metrics, home=HomePage(unavailable)), "http://localhost")
     assert "unknown: the metadata store does not respond" in client.get("/", headers={"accept": BROWSER}).text
 
 

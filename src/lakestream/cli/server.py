@@ -1,0 +1,162 @@
+"""`--server URL`: the one address of commands, and what they do with it.
+
+From the server's HTTP address a command learns the addresses of the Kafka brokers. A command that needs the stores is
+run by the server itself, unless options name the stores, or the folder `lakestream-data` is here.
+
+    --server > LAKESTREAM_SERVER > http://127.0.0.1:8080
+    --bootstrap and --http, the former options, take precedence for what they name
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from lakestream.cli.options import ENVIRONMENT_PREFIX, SERVER_VARIABLE, STORE_OPTIONS
+from lakestream.config.parsing import format_address
+from lakestream.config.settings import Settings
+from lakestream.errors import LakestreamError, Misconfigured, Unavailable
+
+SERVER: Final = "http://127.0.0.1:8080"
+BOOTSTRAP: Final = "127.0.0.1:9092"
+HTTP_PORT: Final = 8080
+CLUSTER_S_MAX: Final = 5.0
+COMMAND_S_MAX: Final = 24 * 60 * 60.0
+"""Of a command that the server runs, between two of its lines: `doctor --full` reads everything."""
+
+
+def add_server(parser: argparse.ArgumentParser, *, kafka: bool = True) -> None:
+    """Adds `--server`, and the former options for the addresses behind it. `kafka`: the command uses Kafka, too."""
+    parser.add_argument("--server", metavar="URL", help=f"HTTP address of Lakestream ({SERVER}) [${SERVER_VARIABLE}]")
+    parser.add_argument("--http", metavar="HOST:PORT", help=argparse.SUPPRESS)
+    if kafka:
+        parser.add_argument("--bootstrap", metavar="HOST:PORT[,…]", help=argparse.SUPPRESS)
+    parser.set_defaults(uses_server=True)
+
+
+def add_server_of_stores(parser: argparse.ArgumentParser) -> None:
+    """Adds `--server` to a command that the server runs."""
+    parser.add_argument(
+        "--server",
+        metavar="URL",
+        help=f"server that runs the command, if no option names the stores ({SERVER}) [${SERVER_VARIABLE}]",
+    )
+    parser.set_defaults(runs_on_server=True)
+
+
+def resolve(arguments: argparse.Namespace) -> None:
+    """Sets the addresses of Kafka and HTTP that the command uses."""
+    if not getattr(arguments, "uses_server", False):
+        return
+    server = _server_of(arguments)
+    if arguments.http is None:
+        arguments.http = server or SERVER
+    if getattr(arguments, "bootstrap", "") is None:
+        arguments.bootstrap = _brokers_of(server) if server else _brokers_here()
+
+
+def runs_here(arguments: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Returns whether the command opens the stores itself: because it is told which, or because they are here."""
+    if not getattr(arguments, "runs_on_server", False):
+        return True
+    if arguments.server:
+        return False
+    names = [option.name for option in STORE_OPTIONS]
+    if arguments.config or any(getattr(arguments, name) is not None for name in names):
+        return True
+    if any(ENVIRONMENT_PREFIX + name.upper() in environment for name in (*names, "config")):
+        return True
+    return not environment.get(SERVER_VARIABLE) and Settings().data_dir.is_dir()
+
+
+def run_on_server(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    """Has the server run the command; prints its output and returns its exit code."""
+    server = _server_of(arguments) or SERVER
+    sent = [word for word in _without_server(words)]
+    code = 1
+    for line in _lines(server, "POST", "/api/v1/commands", {"words": sent}):
+        if "exit_code" in line:
+            code = int(line["exit_code"])
+        else:
+            stream = sys.stderr if "error" in line else sys.stdout
+            print(line.get("error", line.get("output", "")), end="", file=stream, flush=True)
+    return code
+
+
+def http_connection(url: str, timeout_s: float) -> HTTPConnection:
+    """Returns a connection to a URL or an address HOST[:PORT]. Misconfigured if it is neither."""
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.path.strip("/"):
+        raise Misconfigured(f"--server {url!r}: write it as http://HOST:PORT")
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    default = None if "://" in url else HTTP_PORT
+    return kind(parts.hostname, port or default, timeout=timeout_s)
+
+
+def _server_of(arguments: argparse.Namespace) -> str:
+    return str(arguments.server or os.environ.get(SERVER_VARIABLE) or "")
+
+
+def _brokers_here() -> str:
+    """Returns the brokers of the server on this machine; Kafka's default address if there is no HTTP."""
+    try:
+        return _brokers_of(SERVER)
+    except LakestreamError:
+        return BOOTSTRAP
+
+
+def _brokers_of(server: str) -> str:
+    (cluster,) = _lines(server, "GET", "/api/v1/cluster", None, CLUSTER_S_MAX)
+    brokers = [format_address(broker["host"], broker["port"]) for broker in cluster["brokers"]]
+    if not brokers:
+        raise Unavailable(f"{server} has no Kafka broker: start one with lakestream serve or lakestream broker")
+    return ",".join(brokers)
+
+
+def _lines(server: str, method: str, path: str, body: Any, timeout_s: float = COMMAND_S_MAX) -> Iterator[Any]:
+    """Yields the JSON objects of a response, one of each line, as they arrive."""
+    connection = http_connection(server, timeout_s)
+    try:
+        headers = {} if body is None else {"content-type": "application/json"}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        with connection.getresponse() as response:
+            if response.status != 200:
+                raise LakestreamError(f"{server} returned {response.status}: {_reason(response)}")
+            for line in response:
+                yield json.loads(line)
+    except (OSError, HTTPException, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise Unavailable(
+            f"no Lakestream server responds at {server} ({reason}): start one with lakestream serve, name another with"
+            " --server URL, or name the stores with --data-dir"
+        ) from error
+    finally:
+        connection.close()
+
+
+def _reason(response: HTTPResponse) -> str:
+    text = response.read(10_000)
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return text[:200].decode("utf-8", "replace")
+
+
+def _without_server(words: Sequence[str]) -> Iterator[str]:
+    """Yields the command line without `--server URL`."""
+    skips = False
+    for word in words:
+        if skips:
+            skips = False
+        elif word == "--server":
+            skips = True
+        elif not word.startswith("--server="):
+            yield word
