@@ -14,7 +14,7 @@ import cramjam
 from isal import isal_zlib
 
 from lakestream.errors import BatchTooLarge, InvalidRecords
-from lakestream.model import Buffer, MiB
+from lakestream.model import Buffer, KiB, MiB
 
 SIZE_MAX: Final = 256 * MiB
 """Maximum size of the records of one batch after decompression."""
@@ -195,6 +195,39 @@ _GZIP_MEMBERS_MAX: Final = 100
 _GZIP_ONLY: Final = isal_zlib.MAX_WBITS | 16
 
 
+def _from_lz4(data: memoryview, out: memoryview) -> int | None:
+    size = _from_lz4_blocks(data, out, _LZ4_BLOCKS.get(bytes(data[: len(_LZ4_HEAD)]), 0))
+    return _from_lz4_frame(data, out) if size is None else size
+
+
+def _from_lz4_blocks(data: memoryview, out: memoryview, block_max: int) -> int | None:
+    """Decompresses the blocks of a frame where they belong; the library's frame decoder copies each of them twice.
+
+    Returns None if the frame decoder has to decide: about any other frame than a producer's, and about any problem.
+    """
+    at, filled = len(_LZ4_HEAD), 0
+    for _ in range(len(out) // block_max + 1 if block_max else 0):
+        if at + _LZ4_BLOCK_SIZE.size > len(data):
+            return None
+        (size,) = _LZ4_BLOCK_SIZE.unpack_from(data, at)
+        at += _LZ4_BLOCK_SIZE.size
+        if size == 0:
+            return filled if at == len(data) else None
+        block = data[at : at + (size & ~_LZ4_STORED)]
+        at += size & ~_LZ4_STORED
+        if at > len(data) or filled + block_max > len(out) or len(block) > block_max:
+            return None
+        if size & _LZ4_STORED:
+            out[filled : filled + len(block)] = block
+            filled += len(block)
+        else:
+            try:
+                filled += cramjam.lz4.decompress_block_into(block, out[filled : filled + block_max], block_max)
+            except cramjam.DecompressionError:
+                return None
+    return None
+
+
 def _none_if_buffer_too_small(decompress_into: Callable[[memoryview, memoryview], int]) -> "_Decompress":
     def run(data: memoryview, out: memoryview) -> int | None:
         try:
@@ -230,7 +263,15 @@ def _to_lz4(data: Buffer) -> bytes:
 
 _LZ4_HEAD: Final = bytes.fromhex("04224d18 60 40 82")
 """Magic; version 1, independent blocks, no checksums; blocks of 64 KiB; checksum of the two bytes before."""
-_LZ4_BLOCK: Final = 64 * 1024
+_LZ4_BLOCK: Final = 64 * KiB
+_LZ4_BLOCKS: Final = {
+    _LZ4_HEAD: _LZ4_BLOCK,
+    bytes.fromhex("04224d18 60 50 fb"): 256 * KiB,
+    bytes.fromhex("04224d18 60 60 51"): 1 * MiB,
+    bytes.fromhex("04224d18 60 70 73"): 4 * MiB,
+}
+"""The maximum block sizes, by the head that announces them."""
+_LZ4_BLOCK_SIZE: Final = struct.Struct("<I")
 _LZ4_STORED: Final = 1 << 31
 _LZ4_END: Final = bytes(4)
 
@@ -242,10 +283,12 @@ def _bytes(buffer: Any) -> bytes:
 _Decompress = Callable[[memoryview, memoryview], int | None]
 _Compress = Callable[[Buffer], bytes]
 
+_from_lz4_frame: Final = _none_if_buffer_too_small(cramjam.lz4.decompress_into)
+
 _DECOMPRESS: Final[dict[str, _Decompress]] = {
     "gzip": _from_gzip,
     "snappy": _from_snappy,
-    "lz4": _none_if_buffer_too_small(cramjam.lz4.decompress_into),
+    "lz4": _from_lz4,
     "zstd": _none_if_buffer_too_small(cramjam.zstd.decompress_into),
 }
 _COMPRESS: Final[dict[str, _Compress]] = {

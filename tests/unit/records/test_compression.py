@@ -129,6 +129,42 @@ def test_lz4_frame_can_be_read_by_the_java_client(size: int) -> None:
     assert bytes(cramjam.lz4.decompress(frame)) == data
 
 
+def lz4_frame(head: bytes, blocks: list[bytes]) -> bytes:
+    return head + b"".join(len(block).to_bytes(4, "little") + block for block in blocks) + bytes(4)
+
+
+@pytest.mark.parametrize("head", compression._LZ4_BLOCKS)
+@pytest.mark.parametrize("over", [0, 1])
+def test_lz4_blocks_are_decompressed_as_by_the_frame_decoder(head: bytes, over: int) -> None:
+    size = compression._LZ4_BLOCKS[head]
+    plain = [(os.urandom(100) + bytes(900)) * 5000, bytes(7)]
+    plain = [(plain[0] * 2)[: size + over], plain[1]]
+    frame = lz4_frame(head, [bytes(cramjam.lz4.compress_block(block, store_size=False)) for block in plain])
+    if over:  # a block is larger than the head announces
+        with pytest.raises(InvalidRecords):
+            decompressed(frame, "lz4")
+    else:
+        assert decompressed(frame, "lz4") == b"".join(plain) == bytes(cramjam.lz4.decompress(frame))
+    assert len(_from_lz4_blocks_into(frame, size)) == (0 if over else size + 7)
+
+
+def _from_lz4_blocks_into(frame: bytes, block_max: int) -> bytes:
+    out = bytearray(3 * block_max)
+    return bytes(out[: compression._from_lz4_blocks(memoryview(frame), memoryview(out), block_max) or 0])
+
+
+def test_damaged_lz4_blocks_are_rejected() -> None:
+    frame = compressed((os.urandom(100) + bytes(900)) * 200, "lz4")
+    for damaged in (frame[:-1], frame[:-4], frame[:500], frame[:11] + b"\xff" * 40 + frame[51:], frame[:9]):
+        with pytest.raises(InvalidRecords):
+            decompressed(damaged, "lz4")
+
+
+def test_lz4_frame_of_many_small_blocks_is_decompressed() -> None:
+    block = bytes(cramjam.lz4.compress_block(b"a", store_size=False))
+    assert decompressed(lz4_frame(compressed(b"", "lz4")[:7], [block] * 10_000), "lz4") == b"a" * 10_000
+
+
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_decompress_into_a_buffer_returns_none_if_it_is_too_small(codec: str) -> None:
     data = os.urandom(1000) + bytes(9000)
