@@ -349,7 +349,7 @@ def test_commands_need_one_address_from_any_folder(
         assert "t " in output_of("topic", "list", *server)
         assert output_of("schema", "list", *server) == ""
         assert f"sqlite in {tmp_path / 'data'}" in output_of("doctor", *server)
-        assert "does not exist" in error_of("table", "dead-letters", "t", *server)  # without a pipeline
+        assert "does not exist" in error_of("table", "accept-rollback", "t", *server)  # without a pipeline
         assert "topic none does not exist" in error_of("doctor", "--topic", "none", *server)
         assert not list(elsewhere.iterdir())
         unknown = error_of("doctor", "--flul", *server, code=2)
