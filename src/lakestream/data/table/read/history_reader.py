@@ -119,6 +119,7 @@ class HistoryReader:
         await asyncio.gather(*self._ahead, return_exceptions=True)
         await self._chunks.close()
         await self._planner.close()
+        await self._snapshots.close()
 
     async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> HistoryRead:
         async def read(table: TableSnapshot) -> HistoryRead:
