@@ -129,7 +129,7 @@ class Catalog:
     async def owner_of(self, metadata_location: str) -> MetadataOwner | None:
         """Returns the table of a metadata file; None if it cannot be read."""
         try:
-            content = (await self._files.read(metadata_location)).content
+            content = (await self._files.read(metadata_location)).without_snapshots()
             return MetadataOwner(content["table-uuid"], self.locations.table(content["location"]).location)
         except (Corrupt, Rejected):
             return None
