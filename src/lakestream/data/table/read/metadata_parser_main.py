@@ -2,8 +2,8 @@
 
     metadata_parser_client.py  ──  metadata file  ──▶  metadata_parser_main.py  ──  ParsedTable  ──▶  …_client.py
 
-The metadata grows with each commit of any engine. Parsing holds the GIL: 40 MiB take a second, in which a broker serves
-no client. Small metadata is parsed by the same function in a thread of the broker.
+The metadata grows with each commit of any engine. Parsing holds the GIL: 40 MiB take 0.3 s of CPU time, in which a
+broker serves no client. Small metadata is parsed by the same function in a thread of the broker.
 """
 
 from typing import Final, TypeAlias
