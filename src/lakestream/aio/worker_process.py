@@ -2,9 +2,9 @@
 
     WorkerProcess  ──  length · request  ──▶  worker_loop.py  ──  length · response  ──▶
 
-For work on clients' data that may never finish, use all memory or crash: a thread could not be stopped. The process is
-started for the first request, and restarted for the next request after it has ended. It exits when the broker has
-exited, because its stdin ends then.
+For work on clients' data that may never finish, use all memory or crash: a thread could not be stopped. Also for work
+that holds the GIL for long. The process is started for the first request, and restarted for the next request after it
+has ended. It exits when the broker has exited, because its stdin ends then; some modules also after an idle time.
 
 Each process has its own folder for temporary files (TMPDIR) inside the broker's. Files that the process or its children
 leave there are removed after it has ended. The process and its children are one process group, which is killed as a
@@ -24,10 +24,13 @@ from typing import Final
 
 from lakestream.aio.worker_loop import LENGTH, OUT_OF_MEMORY
 from lakestream.errors import Unavailable
+from lakestream.model import Buffer, KiB
 
 log = logging.getLogger(__name__)
 
 EXIT_WAIT_S: Final = 2.0
+PIECE_BYTES: Final = 256 * KiB
+"""Of a request, written at once: the event loop copies them."""
 CRASHES: Final = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 INHERITED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Variables that Python may need to start. A worker gets no credentials."""
@@ -51,7 +54,7 @@ class WorkerProcess:
         self._responses = 0
         """From the current process."""
 
-    async def call(self, request: Callable[[int], bytes]) -> bytes:
+    async def call(self, request: Callable[[int], Buffer]) -> bytes:
         """Returns the response to a request, after those of earlier callers. Cancelling the caller ends the process.
 
         `request` is called with the number of the process that will receive it: a new process has no state of requests
@@ -69,13 +72,16 @@ class WorkerProcess:
         self._is_closed = True
         await self._end()
 
-    async def _try_call(self, request: Callable[[int], bytes]) -> bytes | None:
-        """Returns None to retry: the process ran out of memory, maybe because of data of earlier requests."""
+    async def _try_call(self, request: Callable[[int], Buffer]) -> bytes | None:
+        """Returns None to retry: the process was idle and ended before it read this request, or it ran out of memory,
+        maybe because of data of earlier requests."""
         try:
             response = await self._exchange(request)
         except (EOFError, ConnectionError):
             responses = self._responses
             code = await self._end(EXIT_WAIT_S)
+            if code == 0 and responses:
+                return None
             log.warning("worker_process.exited name=%r code=%d", self.name, code)
             if code == OUT_OF_MEMORY and responses:
                 return None
@@ -95,14 +101,17 @@ class WorkerProcess:
             return RequestFailed(f"ended with {signal.Signals(-code).name}")
         return Unavailable(f"{self.name} exited with code {code}: retry")
 
-    async def _exchange(self, request: Callable[[int], bytes]) -> bytes:
+    async def _exchange(self, request: Callable[[int], Buffer]) -> bytes:
         process = await self._running_process()
         stdin, stdout = process.stdin, process.stdout
         assert stdin is not None
         assert stdout is not None
-        body = request(self._started)
-        stdin.writelines((LENGTH.pack(len(body)), body))
+        body = memoryview(request(self._started))
+        stdin.writelines((LENGTH.pack(len(body)), body[:PIECE_BYTES]))
         await stdin.drain()
+        for start in range(PIECE_BYTES, len(body), PIECE_BYTES):
+            stdin.write(body[start : start + PIECE_BYTES])
+            await stdin.drain()
         return await stdout.readexactly(LENGTH.unpack(await stdout.readexactly(LENGTH.size))[0])
 
     async def _running_process(self) -> Process:

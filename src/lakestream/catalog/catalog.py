@@ -117,22 +117,22 @@ class Catalog:
 
     # Tables
 
-    async def load(self, name: TableName, *, parse: bool = True) -> LoadedTable:
+    async def load(self, name: TableName, *, parse: bool = False) -> LoadedTable:
         """Loads a table. `parse`: a large metadata file is parsed now, in a thread, else when its content is used."""
         return _loaded(*await self._base(await self.pointers.find(name), parse=parse))
 
-    async def load_id(self, table_id: str, *, confirmed: bool = False) -> LoadedTable:
+    async def load_id(self, table_id: str, *, confirmed: bool = False, parse: bool = False) -> LoadedTable:
         """Loads a table by id. The table of a topic has the topic's id, whatever its name is.
 
         `confirmed`: reads the pointer from a node that is certainly the leader. A caller needs it to conclude that
-        something is *not* in the table.
+        something is *not* in the table. `parse`: as in `load`.
         """
-        return _loaded(*await self._base(await self.pointers.find_id(table_id, confirmed=confirmed)))
+        return _loaded(*await self._base(await self.pointers.find_id(table_id, confirmed=confirmed), parse=parse))
 
     async def owner_of(self, metadata_location: str) -> MetadataOwner | None:
         """Returns the table of a metadata file; None if it cannot be read."""
         try:
-            content = (await self._files.read(metadata_location)).content
+            content = (await self._files.read(metadata_location)).without_snapshots()
             return MetadataOwner(content["table-uuid"], self.locations.table(content["location"]).location)
         except (Corrupt, Rejected):
             return None
@@ -209,7 +209,7 @@ class Catalog:
         if any(isinstance(one, AssertCreate) for one in requirements) and isinstance(table, TableName):
             return await self._commit_new(table, requirements, updates, check)
         for _ in range(COMMIT_TRIES_MAX):
-            found, base = await self._base(await self.pointers.find_either(table))
+            found, base = await self._base(await self.pointers.find_either(table), parse=check is not None)
             if (committed := await self._try_commit(found, base, requirements, updates, check)) is not None:
                 return committed
         raise CommitFailed(f"table {table}: changed concurrently {COMMIT_TRIES_MAX} times: retry")
@@ -292,7 +292,7 @@ class Catalog:
         await self._check_files(None, metadata)
         return metadata
 
-    async def _base(self, found: TableEntry, *, parse: bool = True) -> tuple[TableEntry, MetadataFile]:
+    async def _base(self, found: TableEntry, *, parse: bool = False) -> tuple[TableEntry, MetadataFile]:
         """Reads the current metadata file. Reads the pointer again if concurrent commits have deleted the file."""
         for _ in range(COMMIT_TRIES_MAX):
             try:

@@ -22,7 +22,7 @@ from lakestream.catalog.table_metadata.json_model import Json, file_json, normal
 from lakestream.clock import Ids
 from lakestream.errors import Corrupt, Missing, Rejected
 from lakestream.json_values import has_more_values
-from lakestream.model import Buffer, MiB
+from lakestream.model import Buffer, KiB, MiB
 from lakestream.storage.object_store import ObjectStore
 
 FILE_BYTES_MAX: Final = 64 * MiB
@@ -34,14 +34,15 @@ FOREIGN_VALUES_MAX: Final = 500_000
 CLIENT_VALUES_MAX: Final = 1_000_000
 """Of metadata that a client's commit makes larger: every load parses them."""
 THREAD_BYTES_MIN: Final = MiB
-"""Files from this size on are compressed and parsed in a thread."""
+"""Files from this size on are compressed in a thread."""
+PACKED_BYTES_MIN: Final = 4 * KiB
+"""Files from this size on are decompressed in a thread: gzip may decompress to a thousand times as much."""
 
-COMPRESSION_MAX: Final = 16
-"""A gzip file from a sixteenth of THREAD_BYTES_MIN on may decompress to more than that."""
 COMPRESSION: Final = "write.metadata.compression-codec"
 
 METADATA_SUFFIX: Final = ".metadata.json"
 
+_GROWING: Final = {"snapshots", "snapshot-log", "metadata-log", "statistics", "partition-statistics"}
 _GZIP: Final = b"\x1f\x8b"
 _NUMBERED: Final = re.compile(r"(\d{1,9})-[^/]*")
 
@@ -58,9 +59,21 @@ class MetadataFile:
         try:
             return normalised(msgspec.json.decode(self.raw, type=Json))
         except (msgspec.DecodeError, Rejected, RecursionError) as error:
-            if self._on_damage is not None:
-                self._on_damage(self.location)
-            raise Corrupt(f"{self.location} is damaged: {error}") from error
+            raise self.damaged(error) from error
+
+    def without_snapshots(self) -> Json:
+        """Parses the metadata without its snapshots and logs, which takes a twentieth of the time if they are many."""
+        try:
+            fields = msgspec.json.decode(self.raw, type=dict[str, msgspec.Raw])
+            return normalised({name: msgspec.json.decode(fields[name]) for name in fields.keys() - _GROWING})
+        except (msgspec.DecodeError, Rejected, RecursionError) as error:
+            raise self.damaged(error) from error
+
+    def damaged(self, reason: object) -> Corrupt:
+        """Evicts the file from the cache, so that a repaired one is read, and returns the error to raise."""
+        if self._on_damage is not None:
+            self._on_damage(self.location)
+        return Corrupt(f"{self.location} is damaged: {reason}")
 
 
 class MetadataFiles:
@@ -72,8 +85,9 @@ class MetadataFiles:
         self._cached_bytes = 0
         self._parsing_large = asyncio.Semaphore(1)  # parsed, a file takes up to thirty times its size
 
-    async def read(self, location: str, *, parse: bool = True) -> MetadataFile:
-        """Reads a file. Corrupt: it is missing or damaged. `parse`: parses a large one in a thread."""
+    async def read(self, location: str, *, parse: bool = False) -> MetadataFile:
+        """Reads a file. Corrupt: it is missing. `parse`: a large one is parsed now, in a thread; then Corrupt also if
+        it is damaged."""
         file = MetadataFile(location, await self._raw(location), self._evict)
         if parse and len(file.raw) >= THREAD_BYTES_MIN:
             async with self._parsing_large:
@@ -90,7 +104,7 @@ class MetadataFiles:
             raise Corrupt(
                 f"{location}, the current metadata file of a table, is missing: restore it from a backup"
             ) from error
-        in_thread = len(stored) >= THREAD_BYTES_MIN // COMPRESSION_MAX
+        in_thread = len(stored) >= PACKED_BYTES_MIN and _is_packed(stored)
         raw = await asyncio.to_thread(_decompressed, location, stored) if in_thread else _decompressed(location, stored)
         self._cache_raw(location, raw)
         return raw
@@ -212,9 +226,13 @@ def _compressed(raw: bytes) -> bytes:
     return gzip.compress(raw, 6, mtime=0)
 
 
+def _is_packed(stored: Buffer) -> bool:
+    return bytes(stored[:2]) == _GZIP
+
+
 def _decompressed(location: str, stored: Buffer, bytes_max: int = FILE_BYTES_MAX) -> Buffer:
     """Decompresses gzip, bounded by `bytes_max`: a few bytes may decompress to very many."""
-    if bytes(stored[:2]) != _GZIP:
+    if not _is_packed(stored):
         return stored
     unpacker = zlib.decompressobj(wbits=31)
     try:

@@ -128,7 +128,7 @@ class FreshReads:
     async def _missing(self, topic_id: str, ends: Mapping[int, int]) -> dict[int, str]:
         """Returns the progress of each partition that has not reached its end."""
         try:
-            reached = next_offsets((await self._catalog.load_id(topic_id)).metadata)
+            reached = next_offsets((await self._catalog.load_id(topic_id, parse=True)).metadata)
         except NoSuchTable:
             reached = {}
         return {

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from lakestream.catalog import metadata_files
 from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import CommitFailed, CommitStateUnknown, NoSuchTable, TableExists
 from lakestream.catalog.identifiers import DEFAULT_NAMESPACE, TableName, check_table_name
+from lakestream.catalog.metadata_files import MetadataFile
 from lakestream.catalog.pointers import TableEntry
 from lakestream.catalog.purge import LATE_WRITES_MS, PurgeTask
 from lakestream.catalog.table_metadata import updates as u
@@ -321,6 +323,35 @@ async def test_metadata_files_are_compressed_when_the_property_is_set(
     assert json.loads(gzip.decompress(stored)) == msgspec.json.decode(table.file.raw)
     fresh = catalog_over(catalog.pointers._store, objects)  # with an empty cache
     assert (await fresh.load(NAME)).metadata == table.metadata
+
+
+async def test_event_loop_is_responsive_when_a_large_gzip_file_is_read(
+    catalog: Catalog, objects: MemoryObjectStore
+) -> None:
+    table = await catalog.create(NAME, NewTable(SCHEMA))
+    padding = b',"padding":"' + b"x" * (48 << 20) + b'"}'
+    await objects.put(
+        catalog.locations.key_of(table.metadata_location), [gzip.compress(bytes(table.file.raw)[:-1] + padding, 1)]
+    )
+    reading = asyncio.create_task(catalog_over(catalog.pointers._store, objects).load(NAME))
+    longest_s = 0.0
+    while not reading.done():
+        before_s = time.thread_time()
+        await asyncio.sleep(0.001)
+        longest_s = max(longest_s, time.thread_time() - before_s)
+    assert len((await reading).file.raw) > 48 << 20
+    assert longest_s < 0.03
+
+
+async def test_metadata_without_snapshots_is_the_same_otherwise(catalog: Catalog) -> None:
+    created = await catalog.create(NAME, NewTable(SCHEMA, properties={"a": "b"}))
+    loaded = await catalog.commit(NAME, [], append(1, 1, location=created.metadata["location"]))
+    without = loaded.file.without_snapshots()
+    assert len(loaded.metadata["snapshots"]) == 1
+    assert without == {**loaded.metadata, "snapshots": [], "snapshot-log": [], "metadata-log": []}
+    for damaged in (b"{", b"[]", b'{"format-version":9}', b"[" * 100_000, b'{"schemas":{}}'):
+        with pytest.raises(Corrupt, match=r"x\.metadata\.json is damaged"):
+            MetadataFile("x.metadata.json", damaged).without_snapshots()
 
 
 async def test_a_damaged_or_missing_file_is_named(catalog: Catalog, objects: MemoryObjectStore) -> None:

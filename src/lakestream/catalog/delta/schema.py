@@ -182,9 +182,9 @@ async def check_delta(catalog: Catalog, topic_id: str) -> None:
     Called when the setting is changed, to reject it immediately. A topic may have no table yet.
     """
     try:
-        loaded = await catalog.load_id(topic_id)
+        metadata = (await catalog.load_id(topic_id)).file.without_snapshots()
     except NoSuchTable:
         return
-    if reasons := unsupported_columns(schema_of(loaded.metadata)):
+    if reasons := unsupported_columns(schema_of(metadata)):
         more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         raise Misconfigured(f"topic setting lakestream.table.formats cannot have delta: {reasons[0]}{more}")

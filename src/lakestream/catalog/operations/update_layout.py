@@ -109,7 +109,7 @@ async def check_terms(catalog: Catalog, topic_id: str, partition: Sequence[Term]
     Columns that do not exist may be added later. Called when the settings are changed, to reject them immediately.
     """
     try:
-        metadata = (await catalog.load_id(topic_id)).metadata
+        metadata = (await catalog.load_id(topic_id)).file.without_snapshots()
     except NoSuchTable:
         return
     for setting, terms in (("lakestream.table.partition", partition), ("lakestream.table.sort", sort)):

@@ -1,6 +1,7 @@
 """History of partitioned and sorted tables: files and row groups overlap, but records are read by offset."""
 
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -111,3 +112,13 @@ def test_file_window_has_all_files_with_its_offsets() -> None:
         assert expected <= set(found.places), "all files with offsets from there on"
         there = sum(1 for place in found.places if lows[place] <= found.span.start)
         assert len(found.places) <= max(most, there + 1)
+
+
+def test_file_window_is_found_in_little_time_when_all_files_overlap() -> None:
+    lows = np.arange(100_000) * 1_000
+    highs = lows + 1_500
+    began_s = time.thread_time()
+    found = file_window(lows, highs, np.maximum.accumulate(highs), 50_000_000, 64)
+    assert time.thread_time() - began_s < 0.005
+    assert found.places[0] in (49_999, 50_000)
+    assert len(found.places) == 64

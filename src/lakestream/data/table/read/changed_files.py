@@ -40,9 +40,9 @@ from lakestream.data.table.read.manifest_index import (
     read_files,
     read_list,
 )
+from lakestream.data.table.read.metadata_parser_main import partition_places
 from lakestream.data.table.read.position_deletes import POSITIONS_MAX
 from lakestream.data.table.read.scan_planner import Planner
-from lakestream.data.table.read.snapshots import partition_places
 from lakestream.errors import Rejected
 from lakestream.model import Buffer, MiB
 from lakestream.storage.object_store import ObjectStore

@@ -119,6 +119,7 @@ class HistoryReader:
         await asyncio.gather(*self._ahead, return_exceptions=True)
         await self._chunks.close()
         await self._planner.close()
+        await self._snapshots.close()
 
     async def read(self, partition: PartitionId, offset: int, bytes_max: int) -> HistoryRead:
         async def read(table: TableSnapshot) -> HistoryRead:
@@ -140,9 +141,7 @@ class HistoryReader:
 
         async def files(table: TableSnapshot) -> list[HistoryFile]:
             listed = (await self._planner.files(table, partition.number)).files
-            facts = (listed.offset_lo, listed.offset_hi, listed.sizes, newest_ms(listed))
-            rows = zip(*(fact.tolist() for fact in facts), strict=True)
-            return [HistoryFile(first, last + 1, size, newest) for first, last, size, newest in rows if last >= offset]
+            return await self._run(lambda: _history_files(listed, offset))
 
         return await self._retried(partition, None, files)
 
@@ -247,7 +246,8 @@ class HistoryReader:
             )
             groups = _groups(zip(near.places, footers, strict=True), near.span)
             lows, highs = (np.array([group[bound] for group in groups], np.int64) for bound in (0, 1))
-            chosen = [groups[one] for one in overlapping_files(lows, highs, np.maximum.accumulate(highs), offset)]
+            overlapping = overlapping_files(lows, highs, np.maximum.accumulate(highs), offset)
+            chosen = [groups[one] for one in overlapping.tolist()]
             if chosen and chosen[0].low >= end:
                 return None  # of another partition, but without statistics of the partition column
             if chosen:
@@ -336,6 +336,12 @@ class HistoryReader:
             plan = await self._plan(table, partition, plan.window.end, end)  # the chunk at `at` is cached already
         if plan is not None:
             await self._chunk(table, partition, plan)
+
+
+def _history_files(listed: ListedFiles, offset: int) -> list[HistoryFile]:
+    facts = (listed.offset_lo, listed.offset_hi, listed.sizes, newest_ms(listed))
+    rows = zip(*(fact.tolist() for fact in facts), strict=True)
+    return [HistoryFile(first, last + 1, size, newest) for first, last, size, newest in rows if last >= offset]
 
 
 def _groups(files: Iterable[tuple[int, Footer]], span: Span) -> list[_Group]:

@@ -99,8 +99,8 @@ class Footer:
 
     def spans(self, group: int, columns: Mapping[int, tuple[str, ...]]) -> list[Span]:
         """Returns the byte ranges of these columns in the file."""
-        chosen = tuple(".".join(path) for path in columns.values())
-        return [span for path, span in self.groups[group].chunks if _is_in(path, chosen)]
+        chosen = _Paths(columns)
+        return [span for path, span in self.groups[group].chunks if path in chosen]
 
 
 def footer_size(tail: Buffer, location: str) -> int:
@@ -118,9 +118,8 @@ def read_footer(tail: Buffer, file_size: int, location: str) -> Footer:
         schema = metadata.schema.to_arrow_schema()
         paths = _paths(schema)
         _check_types(schema, paths)
-        groups = tuple(
-            _groups(decoded, [metadata.schema.column(n) for n in range(metadata.num_columns)], paths, file_size)
-        )
+        columns = [metadata.schema.column(number) for number in range(metadata.num_columns)]
+        groups = tuple(_groups(decoded, [_leaf(column) for column in columns], paths, file_size))
     except (*BAD_PARQUET, Corrupt) as error:
         raise Corrupt(f"{location} has a damaged footer ({error}); restore it from a backup") from error
     return Footer(location, file_size, metadata, paths, groups, tail if len(tail) == file_size else None)
@@ -172,10 +171,35 @@ _LEVELS = 3
 _TYPES: Final = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 
 
+class _Leaf(NamedTuple):
+    """A leaf column of the schema. Its fields are read from Arrow once, not for each row group."""
+
+    path: str
+    physical_type: str
+    levels: tuple[int, int]
+    """The maximum repetition level and the maximum definition level."""
+
+
+def _leaf(column: Any) -> _Leaf:
+    return _Leaf(column.path, column.physical_type, (column.max_repetition_level, column.max_definition_level))
+
+
+class _Paths:
+    """Paths of columns, to find those that are among them or nested in one of them."""
+
+    def __init__(self, columns: Mapping[int, tuple[str, ...]]) -> None:
+        self._paths = frozenset(".".join(path) for path in columns.values())
+        self._lengths = sorted({len(path) for path in self._paths})
+
+    def __contains__(self, path: str) -> bool:
+        return any(path[:length] in self._paths for length in self._lengths if path[length : length + 1] in ("", "."))
+
+
 def _groups(
-    decoded: Any, leaves: list[Any], paths: Mapping[int, tuple[str, ...]], file_size: int
+    decoded: Any, leaves: list[_Leaf], paths: Mapping[int, tuple[str, ...]], file_size: int
 ) -> Iterator[RowGroup]:
-    table_paths = tuple(".".join(path) for path in paths.values())
+    table_paths = _Paths(paths)
+    in_table = {leaf.path for leaf in leaves if leaf.path in table_paths}
     offsets, times, schemas, raw = (
         ".".join(paths.get(field_id, ())) for field_id in (OFFSET_ID, TIMESTAMP_ID, SCHEMA_ID, RAW_VALUE_ID)
     )
@@ -190,7 +214,7 @@ def _groups(
         if offsets_null == rows:
             offset_lo, offset_hi = HIGHEST, LOWEST
         time_lo, time_hi, times_null = _bounds(chunks.get(times))
-        spans = tuple((path, _span(chunk)) for path, chunk in chunks.items() if _is_in(path, table_paths))
+        spans = tuple((path, _span(chunk)) for path, chunk in chunks.items() if path in in_table)
         values = sum(chunk[_VALUES] for chunk in chunks.values())
         size, writers = max(group[_GROUP_SIZE], values), _writers(chunks.get(schemas), chunks.get(raw))
         bounds = (offset_lo, offset_hi, offsets_null, time_lo, time_hi, times_null)
@@ -198,15 +222,14 @@ def _groups(
         row_start += rows
 
 
-def _check_chunk(chunk: Any, leaf: Any, rows: int, file_size: int) -> None:
+def _check_chunk(chunk: Any, leaf: _Leaf, rows: int, file_size: int) -> None:
     """Raises ValueError for metadata that makes pyarrow abort the process, or read outside of the file."""
     if _TYPES[chunk[_TYPE]] != leaf.physical_type or b".".join(chunk[_PATH]).decode() != leaf.path:
         raise ValueError(f"column {leaf.path} has another type or path in its row group than in the schema")
     span = _span(chunk)
     if not 0 <= span.start <= span.end <= file_size or rows < 0 or chunk[_VALUES] < 0:
         raise ValueError(f"column {leaf.path} is outside of the file")
-    levels = (leaf.max_repetition_level, leaf.max_definition_level)
-    for histogram, level in zip((2, _LEVELS), levels, strict=True):
+    for histogram, level in zip((2, _LEVELS), leaf.levels, strict=True):
         counts = chunk.get(_SIZES, {}).get(histogram)
         if counts and len(counts) != level + 1:
             raise ValueError(f"column {leaf.path} has other levels than its schema")
@@ -258,10 +281,6 @@ def _span(chunk: Any) -> Span:
     if chunk.get(_DICTIONARY_PAGE):
         start = min(start, chunk[_DICTIONARY_PAGE])
     return Span(start, start + chunk[_PACKED_SIZE])
-
-
-def _is_in(path: str, chosen: tuple[str, ...]) -> bool:
-    return any(path == one or path.startswith(f"{one}.") for one in chosen)
 
 
 def _paths(schema: Any) -> dict[int, tuple[str, ...]]:

@@ -145,8 +145,11 @@ class Planner:
             if (one.content != DATA) == deleting and one.partition_lo <= partition <= one.partition_hi
         ]
         loaded = await gather_limited([self._manifest(table, one) for one in manifests], READS_MAX)
-        files = await self._run(lambda: joined([_of_partition(files, partition) for files in loaded]))
-        return by_offset(files if deleting else (await self._bounded(table, files.with_offsets())).with_offsets())
+        if deleting:
+            return await self._run(lambda: by_offset(joined([_of_partition(one, partition) for one in loaded])))
+        files = await self._run(lambda: joined([_of_partition(one, partition) for one in loaded]).with_offsets())
+        bounded = await self._bounded(table, files)
+        return await self._run(lambda: by_offset(bounded.with_offsets()))
 
     async def _bounded(self, table: TableSnapshot, files: ListedFiles) -> ListedFiles:
         """Adds bounds from footers: some writers write no metrics of nested columns to manifests."""
@@ -230,19 +233,15 @@ def _of_partition(files: ListedFiles, partition: int) -> ListedFiles:
     return files if near.all() else files.picked(np.flatnonzero(near))
 
 
-def overlapping_files(lows: Longs, highs: Longs, reach: Longs, offset: int) -> list[int]:
+def overlapping_files(lows: Longs, highs: Longs, reach: Longs, offset: int) -> Longs:
     """Returns, of ranges sorted by lower bound, the first that reaches `offset` and all that overlap it or each other.
 
     If files are sorted by offset, that is one. With any other sort order, each file may have any offset.
     """
     first = int(np.searchsorted(reach, offset))
-    if first == len(lows):
-        return []
-    end, last = int(highs[first]), first + 1
-    while last < len(lows) and lows[last] <= end:
-        end = max(end, int(highs[last]))
-        last += 1
-    return [place for place in range(first, last) if highs[place] >= offset]
+    gaps = np.flatnonzero(lows[first + 1 :] > reach[first:-1])
+    last = first + 1 + int(gaps[0]) if gaps.size else len(lows)
+    return first + np.flatnonzero(highs[first:last] >= offset)
 
 
 class FileWindow(NamedTuple):
@@ -259,18 +258,17 @@ def file_window(lows: Longs, highs: Longs, reach: Longs, offset: int, count: int
     file begins and ends where another does, so that all reads near `offset` have the same window.
     """
     places = overlapping_files(lows, highs, reach, offset)
-    if not places:
+    if not len(places):
         return FileWindow([], Span(offset, offset))
+    starts, end = lows[places], int(highs[places].max()) + 1
     if len(places) <= count:
-        return FileWindow(places, Span(int(lows[places[0]]), max(int(highs[place]) for place in places) + 1))
-    starts = lows[places]
+        return FileWindow(places.tolist(), Span(int(starts[0]), end))
     at = max(0, int(np.searchsorted(starts, offset, side="right")) - 1)
-    low = int(starts[at])
-    reaching = [place for place in places[: at + 1] if highs[place] >= low]
+    low, before = int(starts[at]), places[: at + 1]
+    reaching = before[highs[before] >= low]
     behind = at + 1 + max(1, count - len(reaching))
-    if behind >= len(places):
-        return FileWindow([*reaching, *places[at + 1 :]], Span(low, max(int(highs[place]) for place in places) + 1))
-    return FileWindow([*reaching, *places[at + 1 : behind]], Span(low, int(starts[behind])))
+    chosen = np.concatenate((reaching, places[at + 1 : behind]))
+    return FileWindow(chosen.tolist(), Span(low, int(starts[behind]) if behind < len(places) else end))
 
 
 def window(low: int, high: int, size: int, offset: int, bytes_max: int) -> Span:

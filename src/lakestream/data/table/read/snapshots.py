@@ -12,12 +12,8 @@ from typing import Final, NamedTuple
 from lakestream.aio.threads import Run
 from lakestream.catalog.catalog import Catalog, LoadedTable
 from lakestream.catalog.errors import IncompatibleTable, NoSuchTable
-from lakestream.catalog.locations import Locations, TableFolder
-from lakestream.catalog.table_metadata.json_model import Json, schema_of
-from lakestream.catalog.topic_table.checks import check_columns
-from lakestream.catalog.topic_table.columns import PARTITION_ID, VALUE_ID
-from lakestream.catalog.topic_table.offsets import main_of, next_offsets
-from lakestream.catalog.topic_table.properties import bound_ids
+from lakestream.catalog.locations import TableFolder
+from lakestream.data.table.read.metadata_parser_client import MetadataParserClient, is_large
 from lakestream.errors import Corrupt, Rejected
 from lakestream.model import PartitionId
 
@@ -48,14 +44,18 @@ class _CachedTable:
     def __init__(self) -> None:
         self.table: TableSnapshot | None = None
         self.refreshed_s = float("-inf")
+        self.is_large = False
         self.lock = asyncio.Lock()
 
 
 class Snapshots:
     def __init__(self, catalog: Catalog, run: Run) -> None:
         self._catalog = catalog
-        self._run = run
+        self._parser = MetadataParserClient(run)
         self._tables: OrderedDict[str, _CachedTable] = OrderedDict()
+
+    async def close(self) -> None:
+        await self._parser.close()
 
     async def newest(self, topic_id: str, age_ms: int = 0, *, confirmed: bool = False) -> TableSnapshot:
         """Returns the table, refreshed at most `age_ms` ago. Raises Corrupt if it was dropped, or changed incompatibly.
@@ -93,42 +93,43 @@ class Snapshots:
     async def _refresh(self, topic_id: str, entry: _CachedTable, confirmed: bool) -> None:
         begun_s = asyncio.get_running_loop().time()
         try:
-            loaded = await self._catalog.load_id(topic_id, confirmed=confirmed)
+            loaded = await self._changed(topic_id, entry, confirmed)
         except NoSuchTable as error:
             topic = await self._catalog.topics.find_id(topic_id)
             raise Corrupt(
                 f"the table of topic {topic.name if topic else topic_id} was dropped, and with it the records that had"
                 " left the log: register its newest metadata file again, or delete the topic"
             ) from error
-        if entry.table is None or entry.table.location != loaded.metadata_location:
-            entry.table = await self._run(lambda: _table(loaded, self._catalog.locations))
+        if loaded is not None:
+            entry.is_large = is_large(loaded.file)
+            entry.table = await self._parsed(loaded)
         entry.refreshed_s = begun_s
 
+    async def _changed(self, topic_id: str, entry: _CachedTable, confirmed: bool) -> LoadedTable | None:
+        """Returns the table, or None if it has not changed since the last refresh."""
+        location = None if entry.table is None else entry.table.location
+        if entry.is_large:  # the catalog may not have cached the file
+            table = (await self._catalog.pointers.find_id(topic_id, confirmed=confirmed)).table
+            if table.metadata_location == location:
+                return None
+            self._parser.check_location(str(table.full_name), table.metadata_location)
+        loaded = await self._catalog.load_id(topic_id, confirmed=confirmed)
+        return None if loaded.metadata_location == location else loaded
 
-def _table(loaded: LoadedTable, locations: Locations) -> TableSnapshot:
-    """Reads a table's metadata. With a thousand snapshots it takes some milliseconds, so not on the event loop."""
-    metadata = loaded.metadata
-    try:
-        check_columns(metadata)
-        offsets = next_offsets(metadata)
-        folder = locations.table(metadata["location"])
-    except (IncompatibleTable, Rejected) as error:
-        raise IncompatibleTable(f"table {loaded.name}: {error}") from error
-    snapshot = main_of(metadata)
-    listed = next((one.get("manifest-list") for one in metadata["snapshots"] if one["snapshot-id"] == snapshot), None)
-    has_value = any(field["id"] == VALUE_ID for field in schema_of(metadata)["fields"])
-    is_typed = not has_value or bool(bound_ids(metadata))
-    places = partition_places(metadata)
-    return TableSnapshot(
-        str(loaded.name), loaded.metadata_location, listed, offsets, places, folder, loaded.topic_id, is_typed
-    )
-
-
-def partition_places(metadata: Json) -> dict[int, int]:
-    """Returns, by partition spec, the position of the field that is the topic's partition, if it has one."""
-    return {
-        spec["spec-id"]: place
-        for spec in metadata["partition-specs"]
-        for place, field in enumerate(spec["fields"])
-        if field.get("source-id") == PARTITION_ID and field.get("transform") == "identity"
-    }
+    async def _parsed(self, loaded: LoadedTable) -> TableSnapshot:
+        name = str(loaded.name)
+        state = await self._parser.parse(name, loaded.file)
+        try:
+            folder = self._catalog.locations.table(state.location)
+        except Rejected as error:
+            raise IncompatibleTable(f"table {name}: {error}") from error
+        return TableSnapshot(
+            name,
+            loaded.metadata_location,
+            state.manifest_list,
+            state.next_offsets,
+            state.places,
+            folder,
+            loaded.topic_id,
+            state.is_typed,
+        )
