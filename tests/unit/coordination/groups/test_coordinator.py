@@ -430,8 +430,8 @@ async def test_removed_offset_is_removed_from_all_its_records(cluster: Cluster) 
     """Another broker completes a transaction with offsets of the group after this one has loaded the group."""
     broker = await cluster.broker()
     member = await ClassicMember(broker).alone()
+    assert await member.commit(P, 5) is None
     for partition in (P, Q):
-        assert await member.commit(partition, 5) is None
         sequence = await broker.groups.next_commit_sequence("g")
         value = packed_offset(Committed(7, 0, "", 0, 1, sequence=sequence))
         await put_one(broker.store, keys.offset_key("g", partition), value)
