@@ -116,8 +116,7 @@ class GroupWriter:
     async def write(self, batch: _WriteBatch, current: AnyGroupRecord, heard_ms: Mapping[str, int] | None) -> None:
         """Raises Conflict if another broker owns the group, or other writers keep changing its offsets."""
         record = current if batch.record or self.version == ABSENT else None
-        if batch.removed:
-            await self._remove_single(batch.removed)
+        single = await self._remove_superseded(batch.removed) if batch.removed else {}
         left = await self._put(self._changed_blocks(batch), record, heard_ms)
         for _ in range(CONFLICTS_MAX):
             if not left:
@@ -131,6 +130,7 @@ class GroupWriter:
         if left:
             raise Conflict(f"group {self._name}: its offsets changed during {CONFLICTS_MAX} write attempts")
         if batch.removed:
+            await self._records.remove_offsets(self._name, single)
             await self._remove_empty_blocks()
 
     async def remove(self) -> None:
@@ -158,13 +158,18 @@ class GroupWriter:
             block = changed[block_id] = OffsetBlock(dict(stored.offsets), stored.version)
         return block.offsets
 
-    async def _remove_single(self, partitions: Set[PartitionId]) -> None:
-        """Removes the partitions' own records. They are removed before the offsets in blocks, so that an interrupted
-        removal does not restore an older offset, and after a check of the ownership."""
-        single = (await self._records.stored_offsets(self._name)).single
-        if versions := {one: single[one].version for one in partitions if one in single}:
-            await self._put({}, None)
-            await self._records.remove_offsets(self._name, versions)
+    async def _remove_superseded(self, partitions: Set[PartitionId]) -> dict[PartitionId, int]:
+        """Removes the partitions' own records that have an older offset than the block, and returns the versions of the
+        others, which must be removed after the offset in the block: an interrupted removal must not restore the older
+        of two offsets."""
+        stored = await self._records.stored_offsets(self._name)
+        single = {one: stored.single[one] for one in partitions if one in stored.single}
+        latest = stored.latest()
+        older = {one: own.version for one, own in single.items() if latest[one].committed is not own.committed}
+        if older:
+            await self._put({}, None)  # only the owner may remove them
+            await self._records.remove_offsets(self._name, older)
+        return {one: own.version for one, own in single.items() if one not in older}
 
     async def _remove_empty_blocks(self) -> None:
         empty = {one: block.version for one, block in self._blocks.items() if not block.offsets}

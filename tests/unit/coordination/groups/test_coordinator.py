@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -441,6 +442,34 @@ async def test_removed_offset_is_removed_from_all_its_records(cluster: Cluster) 
     assert [record.name for record in (await broker.store.scan(keys.offsets_folder("g"))).records] == [keys.OWNER_NAME]
     assert await member.commit(P, 8) is None
     assert await member.committed(P) == 8
+
+
+@pytest.mark.parametrize("own_is_later", [False, True])
+async def test_interrupted_removal_does_not_restore_an_older_offset(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, own_is_later: bool
+) -> None:
+    broker = await cluster.broker()
+    member = await ClassicMember(broker).alone()
+    before = await broker.groups.next_commit_sequence("g")
+    assert await member.commit(P, 5) is None
+    sequence = await broker.groups.next_commit_sequence("g") if own_is_later else before
+    own = packed_offset(Committed(7, 0, "", 0, 1, sequence=sequence))
+    await put_one(broker.store, keys.offset_key("g", P), own)
+    seen: list[int | None] = []
+
+    def and_read(write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def write_and_read(*arguments: Any) -> Any:
+            result = await write(*arguments)
+            stored = await GroupRecords(cluster.server.client()).offsets("g")
+            seen.append(stored[P].committed.offset if P in stored else None)
+            return result
+
+        return write_and_read
+
+    for name in ("put", "delete"):
+        monkeypatch.setattr(broker.store, name, and_read(getattr(broker.store, name)))
+    await broker.groups.remove_offsets("g", [P])
+    assert list(dict.fromkeys(seen)) == [7 if own_is_later else 5, None]
 
 
 async def test_offset_of_an_earlier_version_is_replaced(cluster: Cluster) -> None:
