@@ -1,6 +1,6 @@
 """Mutants of the rules of groups and transactions (see mutants.py)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,9 +19,9 @@ from lakestream.data.log import claim_retry, log, partition_state
 from lakestream.errors import Conflict, Fenced, LakestreamError, Missing
 from lakestream.metadata import keys
 from lakestream.metadata.claims import NO_TRANSACTION, BatchInfo
-from lakestream.metadata.group_records import offset_of, packed_offset
+from lakestream.metadata.group_records import BlockId, packed_offset
 from lakestream.metadata.groups import Groups as GroupRecords
-from lakestream.metadata.groups import GroupWriteResult, StoredOffset
+from lakestream.metadata.groups import GroupWriteResult, OffsetBlock, StoredOffset, stored_offsets_of
 from lakestream.metadata.store import ANY, Put
 from lakestream.metadata.transactions import (
     NO_IDENTITY,
@@ -43,24 +43,25 @@ ROUGH = ("groups lossy", "groups late", "groups storm")
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _write = GroupRecords.write
+Blocks = Mapping[BlockId, OffsetBlock]
 
 
 async def _write_unconditionally(
-    self: GroupRecords, name: str, owner_id: str, owner: int, offsets: Sequence[Any], group: Any
+    self: GroupRecords, name: str, owner_id: str, owner: int, blocks: Blocks, group: Any, heard_ms: Any = None
 ) -> GroupWriteResult:
     """Writes group and offsets whatever the stored versions are."""
     any_version: Any = ANY
     put_group = None if group is None else (group[0], any_version)
-    puts = [(partition, committed, any_version) for partition, committed, _ in offsets]
-    return await _write(self, name, owner_id, any_version, puts, put_group)
+    puts = {one: block._replace(version=any_version) for one, block in blocks.items()}
+    return await _write(self, name, owner_id, any_version, puts, put_group, heard_ms)
 
 
 async def _ignore_conflict(
-    self: GroupRecords, name: str, owner_id: str, owner: int, offsets: Sequence[Any], group: Any
+    self: GroupRecords, name: str, owner_id: str, owner: int, blocks: Blocks, group: Any, heard_ms: Any = None
 ) -> GroupWriteResult:
     """Continues with the cached group after a conflict."""
     try:
-        return await _write(self, name, owner_id, owner, offsets, group)
+        return await _write(self, name, owner_id, owner, blocks, group, heard_ms)
     except Conflict:
         return GroupWriteResult(None, {}, owner, frozenset())
 
@@ -87,8 +88,7 @@ def _accept_instance(members: Mapping[str, Any], member_id: str, instance_id: st
 
 
 async def _offsets_unconfirmed(self: GroupRecords, name: str) -> dict[PartitionId, StoredOffset]:
-    records = (await self._store.scan(keys.offsets_folder(name), "", keys.OWNER_NAME)).records
-    return {keys.offset_partition(record.name): StoredOffset(offset_of(record), record.version) for record in records}
+    return stored_offsets_of((await self._store.scan(keys.offsets_folder(name), "", keys.OWNER_NAME)).records).latest()
 
 
 _end_joining = classic_group._GroupBuilder.end_joining

@@ -15,6 +15,8 @@ from lakestream.metadata.store import Record
 from lakestream.model import PartitionId
 
 FORMAT: Final = 1
+BLOCK_PARTITIONS: Final = 32
+"""Partitions of a topic whose committed offsets share a record."""
 PARTITION_BYTES: Final = 3
 """Maximum size of a packed partition number up to 65,535."""
 
@@ -318,6 +320,24 @@ class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Of two offsets, the one with the later sequence is kept."""
 
 
+class BlockId(NamedTuple):
+    """The partitions of a topic whose committed offsets share a record."""
+
+    topic_id: str
+    number: int
+    """Of its first partition, divided by BLOCK_PARTITIONS."""
+
+    @classmethod
+    def of(cls, partition: PartitionId) -> "BlockId":
+        return cls(partition.topic_id, partition.number // BLOCK_PARTITIONS)
+
+
+class _OffsetBlock(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    offsets: dict[int, Committed]
+    """By partition number."""
+
+
 class LastHeartbeats(msgspec.Struct, frozen=True, kw_only=True):
     """When each member of a group was heard last, for its next coordinator."""
 
@@ -331,6 +351,7 @@ class LastHeartbeats(msgspec.Struct, frozen=True, kw_only=True):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_group = msgspec.msgpack.Decoder(GroupRecord | _PackedConsumerGroup).decode
 _decode_offset = msgspec.msgpack.Decoder(Committed).decode
+_decode_block = msgspec.msgpack.Decoder(_OffsetBlock).decode
 _decode_heartbeats = msgspec.msgpack.Decoder(LastHeartbeats).decode
 
 
@@ -364,3 +385,13 @@ def packed_offset(committed: Committed) -> bytes:
 
 def offset_of(record: Record) -> Committed:
     return decode_record(record, _decode_offset, "an offset")
+
+
+def packed_block(offsets: dict[int, Committed]) -> bytes:
+    return _encode(_OffsetBlock(offsets=offsets))
+
+
+def block_of(record: Record) -> dict[int, Committed]:
+    block = decode_record(record, _decode_block, "a block of offsets")
+    check_format(record, block.format, FORMAT)
+    return block.offsets

@@ -7,13 +7,18 @@ has an `owner` record. Every write puts it last, at the version that the coordin
 group, then the owner. If that last put conflicts, another broker has taken over, and nothing of this write is
 acknowledged. A new coordinator puts the owner first and reads the other records after it, so it reads everything that
 its predecessor has acknowledged. It also puts the group again, so that its predecessor can no longer write it. The put
-of an offset expects a version, so that a late write never replaces a newer one.
+of offsets expects a version, so that a late write never replaces a newer one.
+
+**Offsets.** The coordinator puts the offsets of up to 32 neighbouring partitions of a topic as one record, a block: a
+request with ten offsets costs two puts instead of eleven. Transactions are completed by any broker, which puts the
+offset of each partition as its own record; so did earlier versions of Lakestream for all offsets. If a partition has an
+offset in both, the one with the later sequence is its committed offset.
 
 The times of the members' last heartbeats are put without a version: a late write of a former coordinator may replace
 newer times, and the next coordinator limits what wrong times can cause (coordination/groups/member_sessions.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -21,21 +26,24 @@ from typing import Final, NamedTuple
 from lakestream.errors import Conflict, Unavailable
 from lakestream.metadata import keys
 from lakestream.metadata.group_records import AnyGroupRecord as AnyGroupRecord
+from lakestream.metadata.group_records import (
+    BlockId,
+    block_of,
+    group_of,
+    heartbeats_of,
+    offset_of,
+    packed_block,
+    packed_group,
+    packed_heartbeats,
+    packed_offset,
+)
 from lakestream.metadata.group_records import Committed as Committed
 from lakestream.metadata.group_records import ConsumerGroupRecord as ConsumerGroupRecord
 from lakestream.metadata.group_records import GroupRecord as GroupRecord
 from lakestream.metadata.group_records import GroupState as GroupState
 from lakestream.metadata.group_records import Member as Member
 from lakestream.metadata.group_records import MemberProtocol as MemberProtocol
-from lakestream.metadata.group_records import (
-    group_of,
-    heartbeats_of,
-    offset_of,
-    packed_group,
-    packed_heartbeats,
-    packed_offset,
-)
-from lakestream.metadata.store import ABSENT, ANY, Key, MetadataStore, Put, Scanned, Stored, put_one
+from lakestream.metadata.store import ABSENT, ANY, Key, MetadataStore, Put, Record, Scanned, Stored, put_one
 from lakestream.model import PartitionId
 
 CLAIMS_MAX: Final = 5
@@ -46,6 +54,34 @@ NAMES_PER_PAGE: Final = 1_000
 class StoredOffset(NamedTuple):
     committed: Committed
     version: int
+    """Version of the partition's own record, ABSENT if it has none."""
+
+
+class OffsetBlock(NamedTuple):
+    """Committed offsets of a block, by partition number, and the version of its record."""
+
+    offsets: dict[int, Committed]
+    version: int
+
+
+class StoredOffsets(NamedTuple):
+    """The committed offsets of a group as they are stored."""
+
+    single: dict[PartitionId, StoredOffset]
+    blocks: dict[BlockId, OffsetBlock]
+
+    def latest(self) -> dict[PartitionId, StoredOffset]:
+        """Returns the committed offset of each partition."""
+        latest = dict(self.single)
+        for block_id, block in self.blocks.items():
+            for number, committed in block.offsets.items():
+                partition = PartitionId(block_id.topic_id, number)
+                single = self.single.get(partition)
+                if single is None:
+                    latest[partition] = StoredOffset(committed, ABSENT)
+                elif single.committed.sequence <= committed.sequence:
+                    latest[partition] = StoredOffset(committed, single.version)
+        return latest
 
 
 class StoredGroup(NamedTuple):
@@ -57,8 +93,7 @@ class ClaimedGroup(NamedTuple):
     """A group after a takeover. Without a record and an owner, the group does not exist yet."""
 
     group: StoredGroup | None
-    versions: dict[PartitionId, int]
-    """Versions of its offsets."""
+    blocks: dict[BlockId, OffsetBlock]
     owner: int
     """Version of the owner record, or ABSENT."""
     heard_ms: Mapping[str, int] = MappingProxyType({})
@@ -66,12 +101,12 @@ class ClaimedGroup(NamedTuple):
 
 
 class GroupWriteResult(NamedTuple):
-    """Result of a write. `lost` offsets had other versions than expected; everything else was written."""
+    """Result of a write. `lost` blocks had other versions than expected; everything else was written."""
 
     group: int | None
-    versions: dict[PartitionId, int]
+    versions: dict[BlockId, int]
     owner: int
-    lost: frozenset[PartitionId]
+    lost: frozenset[BlockId]
 
 
 class OffsetUpdate(NamedTuple):
@@ -107,7 +142,10 @@ class Groups:
 
     async def offsets(self, name: str, *, confirmed: bool = True) -> dict[PartitionId, StoredOffset]:
         """Returns the committed offsets; if confirmed, with all that were acknowledged before this call."""
-        return _offsets(await self._scan_offsets(name, confirmed=confirmed))
+        return (await self.stored_offsets(name, confirmed=confirmed)).latest()
+
+    async def stored_offsets(self, name: str, *, confirmed: bool = True) -> StoredOffsets:
+        return stored_offsets_of((await self._scan_offsets(name, confirmed=confirmed)).records)
 
     async def _scan_offsets(self, name: str, guard: Key | None = None, *, confirmed: bool = True) -> Scanned:
         folder = keys.offsets_folder(name)
@@ -175,9 +213,8 @@ class Groups:
                 continue
             group = await self._rewrite_group(name)
             scanned = await self._scan_offsets(name, keys.heartbeats_key(name))
-            versions = {one: stored.version for one, stored in _offsets(scanned).items()}
             heard_ms = {} if scanned.guard is None else heartbeats_of(scanned.guard)
-            return ClaimedGroup(group, versions, owner.version, heard_ms)
+            return ClaimedGroup(group, stored_offsets_of(scanned.records).blocks, owner.version, heard_ms)
         raise Unavailable(f"group {name}: other brokers took it over during {CLAIMS_MAX} attempts: retry")
 
     async def _rewrite_group(self, name: str) -> StoredGroup | None:
@@ -198,18 +235,21 @@ class Groups:
         name: str,
         owner_name: str,
         owner: int,
-        offsets: Sequence[tuple[PartitionId, Committed, int]],
+        blocks: Mapping[BlockId, OffsetBlock],
         group: tuple[AnyGroupRecord, int] | None,
         heard_ms: Mapping[str, int] | None = None,
     ) -> GroupWriteResult:
-        """Writes offsets, each with its expected version, the times of the last heartbeats if given, the group if it
-        changed, and the owner.
+        """Writes blocks of offsets, each with its expected version, the times of the last heartbeats if given, the
+        group if it changed, and the owner.
 
         Raises Conflict if another broker has taken over, Unavailable or Uncertain if the outcome is unknown.
         """
         if owner == ABSENT:
             await put_one(self._store, keys.group_name_key(name), b"", ANY)
-        puts = [Put(keys.offset_key(name, one), packed_offset(value), version) for one, value, version in offsets]
+        puts = [
+            Put(keys.offset_block_key(name, *one), packed_block(block.offsets), block.version)
+            for one, block in blocks.items()
+        ]
         if heard_ms is not None:
             puts.append(_put_of_heartbeats(name, heard_ms))
         if group is not None:
@@ -231,9 +271,9 @@ class Groups:
         if isinstance(group_result, Conflict):
             raise group_result
         stored = {
-            one[0]: result.version for one, result in zip(offsets, results, strict=True) if isinstance(result, Stored)
+            one: result.version for one, result in zip(blocks, results, strict=True) if isinstance(result, Stored)
         }
-        lost = frozenset(one[0] for one in offsets if one[0] not in stored)
+        lost = frozenset(one for one in blocks if one not in stored)
         group_version = group_result.version if isinstance(group_result, Stored) else None
         return GroupWriteResult(group_version, stored, owner_result.version, lost)
 
@@ -242,9 +282,14 @@ class Groups:
         await put_one(self._store, put.key, put.value)
 
     async def remove_offsets(self, name: str, versions: Mapping[PartitionId, int]) -> None:
-        """Deletes offsets. Raises Conflict if one was committed concurrently."""
+        """Deletes partitions' own records of offsets. Raises Conflict if one was committed concurrently."""
         for partition, version in versions.items():
             await self._store.delete(keys.offset_key(name, partition), version)
+
+    async def remove_blocks(self, name: str, versions: Mapping[BlockId, int]) -> None:
+        """Deletes blocks. Raises Conflict if one was put concurrently."""
+        for block_id, version in versions.items():
+            await self._store.delete(keys.offset_block_key(name, *block_id), version)
 
     async def remove(self, name: str, group: int, owner: int) -> None:
         """Deletes a group whose stored state is dead, its name last. Any broker may finish it after a failure."""
@@ -259,11 +304,14 @@ class Groups:
         await self._store.delete(keys.group_name_key(name))
 
 
-def _offsets(scanned: Scanned) -> dict[PartitionId, StoredOffset]:
-    return {
-        keys.offset_partition(record.name): StoredOffset(offset_of(record), record.version)
-        for record in scanned.records
-    }
+def stored_offsets_of(records: Iterable[Record]) -> StoredOffsets:
+    stored = StoredOffsets({}, {})
+    for record in records:
+        if (block := keys.offset_block(record.name)) is not None:
+            stored.blocks[BlockId(*block)] = OffsetBlock(block_of(record), record.version)
+        else:
+            stored.single[keys.offset_partition(record.name)] = StoredOffset(offset_of(record), record.version)
+    return stored
 
 
 def _put_of_heartbeats(name: str, heard_ms: Mapping[str, int]) -> Put:

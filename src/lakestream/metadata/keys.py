@@ -234,10 +234,12 @@ def group_name_key(group: str) -> Key:
     return GROUP_NAMES.key(group_name(group))
 
 
+@lru_cache(maxsize=20_000)
 def offsets_folder(group: str) -> Folder:
     return Folder(f"/offsets/{group_name(group)}", _group_home(group))
 
 
+@lru_cache(maxsize=20_000)
 def owner_key(group: str) -> Key:
     return offsets_folder(group).key(OWNER_NAME)
 
@@ -259,6 +261,19 @@ def group_of_offset(path: str) -> str | None:
 def offset_partition(name: str) -> PartitionId:
     topic_id, _, number = name.rpartition(".")
     return PartitionId(topic_id, int(number))
+
+
+_BLOCK = ".block"
+
+
+def offset_block_key(group: str, topic_id: str, number: int) -> Key:
+    return offsets_folder(group).key(f"{topic_id}{_BLOCK}.{number:010d}")
+
+
+def offset_block(name: str) -> tuple[str, int] | None:
+    """Returns the topic id and the number of a block of offsets, or None for the offset of one partition."""
+    topic_id, _, number = name.rpartition(".")
+    return (topic_id.removesuffix(_BLOCK), int(number)) if topic_id.endswith(_BLOCK) else None
 
 
 def transaction_name(transactional_id: str) -> str:

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
 from tests.simulation.kafka.coordinator_client import TopicPartition
 from tests.simulation.kafka.response_checker import ResponseChecker, Topic
 from tests.simulation.oracle import TrueLog, TrueRecord
@@ -26,10 +25,8 @@ from tests.simulation.world import World
 
 from lakestream.metadata import keys
 from lakestream.metadata.claims import BatchKind
-from lakestream.metadata.groups import Committed
+from lakestream.metadata.groups import StoredOffsets, stored_offsets_of
 from lakestream.model import PartitionId
-
-_decode_offset = msgspec.msgpack.Decoder(Committed).decode
 
 
 @dataclass(slots=True, eq=False)
@@ -246,6 +243,11 @@ class Ledger:
         records = [record for record in log.records.values() if record.value == value]
         return bool(is_committed(log, records[0])) if records else None
 
+    def _stored_offsets(self, group: str) -> StoredOffsets:
+        folder, server = keys.offsets_folder(group).path, self.world.server
+        records = (server.get(f"{folder}/{name}") for name in server.names(folder).between("", keys.OWNER_NAME))
+        return stored_offsets_of(record for record in records if record is not None)
+
     def _check_program(self, group: str, source: str, sink: str) -> None:
         """Checks that a program's output has each consumed record once, and no other."""
         outputs: Counter[str] = Counter()
@@ -262,8 +264,8 @@ class Ledger:
             self._check_outputs(group, TopicPartition(source, partition.number), outputs)
 
     def _check_outputs(self, group: str, tp: TopicPartition, outputs: Mapping[str, int]) -> None:
-        stored = self.world.server.get(keys.offset_key(group, self.partition(tp)).path)
-        done = 0 if stored is None else max(_decode_offset(stored.value).offset, 0)
+        stored = self._stored_offsets(group).latest().get(self.partition(tp))
+        done = 0 if stored is None else max(stored.committed.offset, 0)
         log = self.log(tp)
         for offset, record in log.records.items():
             counts = record.kind < BatchKind.COMMIT and is_committed(log, record)

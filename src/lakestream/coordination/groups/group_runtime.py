@@ -11,7 +11,7 @@ stored now and then (member_sessions.py).
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,8 +44,16 @@ from lakestream.coordination.groups.offset_rules import Committer
 from lakestream.coordination.groups.topics_image import TopicsImage
 from lakestream.coordination.groups.transitions import TransitionContext
 from lakestream.errors import Conflict, LakestreamError
-from lakestream.metadata.group_records import AnyGroupRecord, CommitSequence, Committed, GroupRecord, GroupState
-from lakestream.metadata.groups import ClaimedGroup, Groups, StoredOffset
+from lakestream.metadata.group_records import (
+    BLOCK_PARTITIONS,
+    AnyGroupRecord,
+    BlockId,
+    CommitSequence,
+    Committed,
+    GroupRecord,
+    GroupState,
+)
+from lakestream.metadata.groups import ClaimedGroup, Groups, OffsetBlock
 from lakestream.metadata.store import ABSENT
 from lakestream.model import PartitionId
 
@@ -53,6 +61,7 @@ log = logging.getLogger(__name__)
 
 CONFLICTS_MAX: Final = 3
 """Attempts to commit an offset that another broker writes at the same time."""
+_NO_BLOCK: Final = OffsetBlock({}, ABSENT)
 
 
 @dataclass(slots=True)
@@ -99,7 +108,7 @@ class GroupWriter:
     def __init__(self, name: str, claimed: ClaimedGroup, environment: GroupEnvironment) -> None:
         self.owner = claimed.owner
         self.version = ABSENT if claimed.group is None else claimed.group.version
-        self.versions = claimed.versions
+        self._blocks = claimed.blocks
         self._name = name
         self._coordinator_id = environment.coordinator_id
         self._records = environment.records
@@ -107,41 +116,95 @@ class GroupWriter:
     async def write(self, batch: _WriteBatch, current: AnyGroupRecord, heard_ms: Mapping[str, int] | None) -> None:
         """Raises Conflict if another broker owns the group, or other writers keep changing its offsets."""
         record = current if batch.record or self.version == ABSENT else None
-        left = await self._write_offsets(batch.offsets, record, heard_ms)
+        single = await self._remove_superseded(batch.removed) if batch.removed else {}
+        left = await self._put(self._changed_blocks(batch), record, heard_ms)
         for _ in range(CONFLICTS_MAX):
             if not left:
                 break
-            # Written by another writer: a former coordinator whose write arrived late, or a transaction. The ownership
-            # is checked after the new versions are read: only the owner may overwrite what is stored.
-            stored = await self._records.offsets(self._name)
-            self.versions = {partition: offset.version for partition, offset in stored.items()}
-            await self._write_offsets({}, None)
-            left = {one: new for one, new in left.items() if one not in stored or _is_later(new, stored[one])}
-            left = await self._write_offsets(left, None)
+            # Written by a former coordinator, whose write arrived late. The ownership is checked after the new versions
+            # are read: only the owner may overwrite what is stored.
+            self._blocks = (await self._records.stored_offsets(self._name)).blocks
+            await self._put({}, None)
+            changed = self._changed_blocks(batch)
+            left = await self._put({one: block for one, block in changed.items() if one in left}, None)
         if left:
             raise Conflict(f"group {self._name}: its offsets changed during {CONFLICTS_MAX} write attempts")
         if batch.removed:
-            versions = {one: self.versions.pop(one) for one in batch.removed if one in self.versions}
-            await self._records.remove_offsets(self._name, versions)
+            await self._records.remove_offsets(self._name, single)
+            await self._remove_empty_blocks()
 
     async def remove(self) -> None:
         await self._records.remove(self._name, self.version, self.owner)
 
-    async def _write_offsets(
+    def _changed_blocks(self, batch: _WriteBatch) -> dict[BlockId, OffsetBlock]:
+        """Returns the blocks that the batch changes, with all their offsets."""
+        changed: dict[BlockId, OffsetBlock] = {}
+        for block_id, committed in _by_block(batch.offsets).items():
+            offsets = self._copied(block_id, changed)
+            for number, new in committed.items():
+                stored = offsets.get(number)
+                if stored is None or stored.sequence < new.sequence:
+                    offsets[number] = new
+        for partition in batch.removed:
+            block_id = BlockId.of(partition)
+            if partition.number in self._blocks.get(block_id, _NO_BLOCK).offsets:
+                self._copied(block_id, changed).pop(partition.number, None)
+        return changed
+
+    def _copied(self, block_id: BlockId, changed: dict[BlockId, OffsetBlock]) -> dict[int, Committed]:
+        block = changed.get(block_id)
+        if block is None:
+            stored = self._blocks.get(block_id, _NO_BLOCK)
+            block = changed[block_id] = OffsetBlock(dict(stored.offsets), stored.version)
+        return block.offsets
+
+    async def _remove_superseded(self, partitions: Set[PartitionId]) -> dict[PartitionId, int]:
+        """Removes the partitions' own records that have an older offset than the block, and returns the versions of the
+        others, which must be removed after the offset in the block: an interrupted removal must not restore the older
+        of two offsets."""
+        stored = await self._records.stored_offsets(self._name)
+        single = {one: stored.single[one] for one in partitions if one in stored.single}
+        latest = stored.latest()
+        older = {one: own.version for one, own in single.items() if latest[one].committed is not own.committed}
+        if older:
+            await self._put({}, None)  # only the owner may remove them
+            await self._records.remove_offsets(self._name, older)
+        return {one: own.version for one, own in single.items() if one not in older}
+
+    async def _remove_empty_blocks(self) -> None:
+        empty = {one: block.version for one, block in self._blocks.items() if not block.offsets}
+        await self._records.remove_blocks(self._name, empty)
+        for block_id in empty:
+            del self._blocks[block_id]
+
+    async def _put(
         self,
-        new: Mapping[PartitionId, Committed],
+        blocks: Mapping[BlockId, OffsetBlock],
         record: AnyGroupRecord | None,
         heard_ms: Mapping[str, int] | None = None,
-    ) -> dict[PartitionId, Committed]:
-        """Returns the offsets that were not written, because their stored versions are not the expected ones."""
-        expected = [(partition, one, self.versions.get(partition, ABSENT)) for partition, one in new.items()]
+    ) -> frozenset[BlockId]:
+        """Returns the blocks that were not written, because their stored versions are not the expected ones."""
         group = None if record is None else (record, self.version)
-        written = await self._records.write(self._name, self._coordinator_id, self.owner, expected, group, heard_ms)
+        written = await self._records.write(self._name, self._coordinator_id, self.owner, blocks, group, heard_ms)
         self.owner = written.owner
-        self.versions.update(written.versions)
+        for block_id, version in written.versions.items():
+            self._blocks[block_id] = OffsetBlock(blocks[block_id].offsets, version)
         if written.group is not None:
             self.version = written.group
-        return {partition: new[partition] for partition in written.lost}
+        return written.lost
+
+
+def _by_block(offsets: Mapping[PartitionId, Committed]) -> dict[BlockId, dict[int, Committed]]:
+    blocks: dict[BlockId, dict[int, Committed]] = {}
+    last: BlockId | None = None
+    block: dict[int, Committed] = {}
+    for partition, committed in offsets.items():  # neighbours follow each other, so most are in the last block
+        topic_id, number = partition
+        if last is None or topic_id != last.topic_id or number // BLOCK_PARTITIONS != last.number:
+            last = BlockId.of(partition)
+            block = blocks.setdefault(last, {})
+        block[number] = committed
+    return blocks
 
 
 class GroupRuntime:
@@ -297,7 +360,7 @@ class GroupRuntime:
         """Removes the offsets of these partitions, if they exist."""
         self._check_alive()
         batch = self._queued
-        batch.removed.update(one for one in partitions if one in self._writer.versions or one in batch.offsets)
+        batch.removed.update(partitions)
         for partition in batch.removed:
             batch.offsets.pop(partition, None)
         if batch.removed:
@@ -532,7 +595,3 @@ class GroupRuntime:
 
 def _generation(record: AnyGroupRecord) -> int:
     return record.generation if isinstance(record, GroupRecord) else record.epoch
-
-
-def _is_later(new: Committed, stored: StoredOffset) -> bool:
-    return new.sequence > stored.committed.sequence

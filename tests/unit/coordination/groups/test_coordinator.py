@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
-import msgspec
 import pytest
 import pytest_asyncio
 from tests.harness.groups.group_brokers import QUICK, ClassicMember, Cluster
@@ -16,12 +16,13 @@ from lakestream.coordination.groups.offset_expiration import LEFTOVER_MS, Offset
 from lakestream.coordination.groups.offset_rules import Committer
 from lakestream.errors import Unavailable, Uncertain
 from lakestream.metadata import keys
-from lakestream.metadata.groups import Committed, GroupRecord, GroupState
+from lakestream.metadata.group_records import BlockId, CommitSequence, packed_block, packed_offset
+from lakestream.metadata.groups import Committed, GroupRecord, GroupState, OffsetBlock
 from lakestream.metadata.groups import Groups as GroupRecords
 from lakestream.metadata.store import ABSENT, put_one
 from lakestream.model import PartitionId
 
-P = PartitionId("aa", 0)
+P, Q = PartitionId("aa", 0), PartitionId("aa", 1)
 DAY = 24 * 60 * 60 * 1000
 
 
@@ -202,9 +203,10 @@ async def test_generation_is_issued_by_only_one_coordinator(cluster: Cluster) ->
 async def test_late_commit_of_the_former_coordinator_does_not_stop_the_new_one(cluster: Cluster) -> None:
     """The write took effect in the store, and its answer was lost."""
     _, new = await two(cluster)
-    await put_one(new.at.store, keys.offset_key("g", P), msgspec.msgpack.encode(Committed(5, 0, "", 0, 1)))
+    late = packed_block({one.number: Committed(5, 0, "", 0, 1) for one in (P, Q)})
+    await put_one(new.at.store, keys.offset_block_key("g", *BlockId.of(P)), late)
     assert await new.commit(P, 7) is None
-    assert await new.committed(P) == 7
+    assert (await new.committed(P), await new.committed(Q)) == (7, 5)
     assert await new.commit(P, 8) is None
 
 
@@ -360,7 +362,8 @@ async def test_interrupted_deletion_is_completed_by_the_next_coordinator(cluster
     broker = await cluster.broker()
     records = GroupRecords(cluster.server.client())
     one = Committed(5, 0, "", 0, -1)
-    await records.write("g", "dead", ABSENT, [(P, one, ABSENT)], (GroupRecord(state=GroupState.DEAD), ABSENT))
+    blocks = {BlockId.of(P): OffsetBlock({P.number: one}, ABSENT)}
+    await records.write("g", "dead", ABSENT, blocks, (GroupRecord(state=GroupState.DEAD), ABSENT))
     assert await broker.groups.list_coordinated() == []
     assert await ClassicMember(broker).described() is None
     assert await records.names() == []
@@ -422,6 +425,63 @@ async def test_commit_sequences_grow_across_brokers(cluster: Cluster) -> None:
     await cluster.expire_broker(first)
     sequences.append(await (await cluster.of("g")).groups.next_commit_sequence("g"))
     assert sequences == sorted(set(sequences))
+
+
+async def test_removed_offset_is_removed_from_all_its_records(cluster: Cluster) -> None:
+    """Another broker completes a transaction with offsets of the group after this one has loaded the group."""
+    broker = await cluster.broker()
+    member = await ClassicMember(broker).alone()
+    assert await member.commit(P, 5) is None
+    for partition in (P, Q):
+        sequence = await broker.groups.next_commit_sequence("g")
+        value = packed_offset(Committed(7, 0, "", 0, 1, sequence=sequence))
+        await put_one(broker.store, keys.offset_key("g", partition), value)
+    await broker.groups.remove_offsets("g", [P])
+    assert (await member.committed(P), await member.committed(Q)) == (None, 7)
+    await broker.groups.remove_offsets("g", [Q])
+    assert [record.name for record in (await broker.store.scan(keys.offsets_folder("g"))).records] == [keys.OWNER_NAME]
+    assert await member.commit(P, 8) is None
+    assert await member.committed(P) == 8
+
+
+@pytest.mark.parametrize("own_is_later", [False, True])
+async def test_interrupted_removal_does_not_restore_an_older_offset(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, own_is_later: bool
+) -> None:
+    broker = await cluster.broker()
+    member = await ClassicMember(broker).alone()
+    before = await broker.groups.next_commit_sequence("g")
+    assert await member.commit(P, 5) is None
+    sequence = await broker.groups.next_commit_sequence("g") if own_is_later else before
+    own = packed_offset(Committed(7, 0, "", 0, 1, sequence=sequence))
+    await put_one(broker.store, keys.offset_key("g", P), own)
+    seen: list[int | None] = []
+
+    def and_read(write: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def write_and_read(*arguments: Any) -> Any:
+            result = await write(*arguments)
+            stored = await GroupRecords(cluster.server.client()).offsets("g")
+            seen.append(stored[P].committed.offset if P in stored else None)
+            return result
+
+        return write_and_read
+
+    for name in ("put", "delete"):
+        monkeypatch.setattr(broker.store, name, and_read(getattr(broker.store, name)))
+    await broker.groups.remove_offsets("g", [P])
+    assert list(dict.fromkeys(seen)) == [7 if own_is_later else 5, None]
+
+
+async def test_offset_of_an_earlier_version_is_replaced(cluster: Cluster) -> None:
+    """Earlier versions of Lakestream put the offset of each partition as its own record."""
+    broker = await cluster.broker()
+    member = await ClassicMember(broker).alone()
+    for partition in (P, Q):
+        value = packed_offset(Committed(5, 0, "", 0, 1, sequence=CommitSequence(1, 1)))
+        await put_one(broker.store, keys.offset_key("g", partition), value)
+    assert (await member.committed(P), await member.committed(Q)) == (5, 5)
+    assert await member.commit(P, 4) is None
+    assert (await member.committed(P), await member.committed(Q)) == (4, 5)
 
 
 async def test_offsets_expire_with_their_topic(cluster: Cluster) -> None:

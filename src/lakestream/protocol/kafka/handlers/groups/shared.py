@@ -105,15 +105,24 @@ async def partitions_of(names: Iterable[NamedPartition], context: BrokerContext)
     existing: dict[NamedPartition, PartitionId] = {}
     unknown: dict[NamedPartition, Code] = {}
     for named in names:
-        try:
-            name = named.topic if isinstance(named.topic, str) else await _name_of(named.topic, context)
-            existing[named] = await context.metadata_cache.partition(name, named.number)
-        except Missing:
-            by_id = not isinstance(named.topic, str) and await _is_unknown(named.topic, context)
-            unknown[named] = Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
-        except LakestreamError as error:
-            unknown[named] = group_code(error)
+        found = await partition_of(named, context)
+        if isinstance(found, Code):
+            unknown[named] = found
+        else:
+            existing[named] = found
     return ResolvedPartitions(existing, unknown)
+
+
+async def partition_of(named: NamedPartition, context: BrokerContext) -> PartitionId | Code:
+    """Returns the partition, or the error code if it does not exist."""
+    try:
+        name = named.topic if isinstance(named.topic, str) else await _name_of(named.topic, context)
+        return await context.metadata_cache.partition(name, named.number)
+    except Missing:
+        by_id = not isinstance(named.topic, str) and await _is_unknown(named.topic, context)
+        return Code.UNKNOWN_TOPIC_ID if by_id else Code.UNKNOWN_TOPIC_OR_PARTITION
+    except LakestreamError as error:
+        return group_code(error)
 
 
 async def _name_of(topic_id: UUID | None, context: BrokerContext) -> str:
