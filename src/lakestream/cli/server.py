@@ -12,18 +12,17 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPResponse
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from lakestream.cli.options import ENVIRONMENT_PREFIX, SERVER_VARIABLE, STORE_OPTIONS
+from lakestream.cli.output.http_client import response_to
 from lakestream.config.parsing import format_address
 from lakestream.config.settings import Settings
-from lakestream.errors import LakestreamError, Misconfigured, Unavailable
+from lakestream.errors import LakestreamError, Unavailable
 
 SERVER: Final = "http://127.0.0.1:8080"
 BOOTSTRAP: Final = "127.0.0.1:9092"
-HTTP_PORT: Final = 8080
 CLUSTER_S_MAX: Final = 5.0
 COMMAND_S_MAX: Final = 24 * 60 * 60.0
 """Of a command that the server runs, between two of its lines: `doctor --full` reads everything."""
@@ -76,29 +75,17 @@ def runs_here(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
 def run_on_server(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Has the server run the command; prints its output and returns its exit code."""
     server = _server_of(arguments) or SERVER
-    sent = [word for word in _without_server(words)]
     code = 1
-    for line in _lines(server, "POST", "/api/v1/commands", {"words": sent}):
-        if "exit_code" in line:
-            code = int(line["exit_code"])
-        else:
-            stream = sys.stderr if "error" in line else sys.stdout
-            print(line.get("error", line.get("output", "")), end="", file=stream, flush=True)
-    return code
-
-
-def http_connection(url: str, timeout_s: float) -> HTTPConnection:
-    """Returns a connection to a URL or an address HOST[:PORT]. Misconfigured if it is neither."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise Misconfigured(f"--server {url!r}: write it as http://HOST:PORT")
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    default = None if "://" in url else HTTP_PORT
-    return kind(parts.hostname, port or default, timeout=timeout_s)
+        for line in _lines(server, "POST", "/api/v1/commands", {"words": [*_without_server(words)]}):
+            if "exit_code" in line:
+                code = int(line["exit_code"])
+            else:
+                stream = sys.stderr if "error" in line else sys.stdout
+                print(line.get("error", line.get("output", "")), end="", file=stream, flush=True)
+    except Unavailable as error:
+        raise Unavailable(f"{error}, or the stores with --data-dir") from error
+    return code
 
 
 def _server_of(arguments: argparse.Namespace) -> str:
@@ -121,25 +108,16 @@ def _brokers_of(server: str) -> str:
     return ",".join(brokers)
 
 
-def _lines(server: str, method: str, path: str, body: Any, timeout_s: float = COMMAND_S_MAX) -> Iterator[Any]:
+def _lines(server: str, method: str, path: str, body: Any, wait_s: float = COMMAND_S_MAX) -> Iterator[Any]:
     """Yields the JSON objects of a response, one of each line, as they arrive."""
-    connection = http_connection(server, timeout_s)
-    try:
-        headers = {} if body is None else {"content-type": "application/json"}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        with connection.getresponse() as response:
-            if response.status != 200:
-                raise LakestreamError(f"{server} returned {response.status}: {_reason(response)}")
-            for line in response:
+    with response_to(server, method, path, body, what="Lakestream server", wait_s=wait_s) as response:
+        if response.status != 200:
+            raise LakestreamError(f"{server} returned {response.status}: {_reason(response)}")
+        for line in response:
+            try:
                 yield json.loads(line)
-    except (OSError, HTTPException, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise Unavailable(
-            f"no Lakestream server responds at {server} ({reason}): start one with lakestream serve, name another with"
-            " --server URL, or name the stores with --data-dir"
-        ) from error
-    finally:
-        connection.close()
+            except ValueError as error:
+                raise LakestreamError(f"{server} is not Lakestream's HTTP port: its response is not JSON") from error
 
 
 def _reason(response: HTTPResponse) -> str:

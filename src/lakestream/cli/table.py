@@ -2,14 +2,15 @@
 
 import argparse
 import json
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPResponse
 from typing import Final
 from urllib.parse import quote
 
 from lakestream.aio.progress import reported
-from lakestream.cli.server import add_server, http_connection
+from lakestream.cli.output.http_client import response_to
+from lakestream.cli.server import add_server
 from lakestream.config.parsing import parse_milliseconds
-from lakestream.errors import LakestreamError, Missing, Rejected, Unavailable
+from lakestream.errors import LakestreamError, Missing, Rejected
 
 HEADER: Final = "X-Lakestream-Fresh"
 WAIT: Final = "30s"
@@ -45,22 +46,14 @@ def refresh(arguments: argparse.Namespace) -> int:
 
 def _request(arguments: argparse.Namespace, wait_ms: int) -> str:
     """Loads the table from the catalog with the header; returns the header of the response."""
-    connection = http_connection(arguments.http, wait_ms / 1000 + SPARE_S)
     levels = quote("\x1f".join(arguments.namespace.split(".")), safe="")
     path = f"/v1/namespaces/{levels}/tables/{quote(arguments.topic, safe='')}?snapshots=refs"
-    try:
-        with reported(f"waiting for the records of table {arguments.namespace}.{arguments.topic}"):
-            connection.request("GET", path, headers={HEADER: f"{wait_ms}ms"})
-            with connection.getresponse() as response:
-                return _freshness(response, arguments)
-    except (OSError, HTTPException) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise Unavailable(
-            f"no catalog can be reached at {arguments.http} ({reason}): start one with lakestream serve,"
-            " or name another with --server"
-        ) from error
-    finally:
-        connection.close()
+    headers, wait_s = {HEADER: f"{wait_ms}ms"}, wait_ms / 1000 + SPARE_S
+    with (
+        reported(f"waiting for the records of table {arguments.namespace}.{arguments.topic}"),
+        response_to(arguments.http, "GET", path, headers=headers, what="catalog", wait_s=wait_s) as response,
+    ):
+        return _freshness(response, arguments)
 
 
 def _freshness(response: HTTPResponse, arguments: argparse.Namespace) -> str:

@@ -354,5 +354,5 @@ def test_commands_need_one_address_from_any_folder(
         assert not list(elsewhere.iterdir())
         unknown = error_of("doctor", "--flul", *server, code=2)
         assert "did you mean --full?" in unknown
-    assert "no Lakestream server responds" in error_of("doctor", *server)
+    assert "no Lakestream server can be reached" in error_of("doctor", *server)
     assert not list(elsewhere.iterdir())

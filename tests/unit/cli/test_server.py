@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from lakestream.cli.options import add_options
-from lakestream.cli.server import add_server, add_server_of_stores, http_connection, resolve, runs_here
+from lakestream.cli.output.http_client import connection_to
+from lakestream.cli.server import add_server, add_server_of_stores, resolve, runs_here
 from lakestream.errors import Misconfigured, Unavailable
 from lakestream.testing.processes import free_port
 
@@ -33,14 +34,14 @@ def parsed(*words: str, stores: bool = False) -> argparse.Namespace:
     ],
 )
 def test_connection_is_to_the_host_and_port_of_the_url(url: str, address: tuple[str, int]) -> None:
-    connection = http_connection(url, 1)
+    connection = connection_to(url, 1)
     assert (connection.host, connection.port) == address
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:port", "http://host/path", ""])
 def test_url_of_another_form_is_rejected(url: str) -> None:
     with pytest.raises(Misconfigured, match="write it as http://HOST:PORT"):
-        http_connection(url, 1)
+        connection_to(url, 1)
 
 
 def test_former_options_take_precedence_and_need_no_server() -> None:
@@ -51,7 +52,9 @@ def test_former_options_take_precedence_and_need_no_server() -> None:
 
 def test_error_names_the_server_when_it_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
     server = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(Unavailable, match=f"no Lakestream server responds at {server} .connection refused.*--server"):
+    with pytest.raises(
+        Unavailable, match=f"no Lakestream server can be reached at {server} .connection refused.*--server"
+    ):
         resolve(parsed("--server", server))
     monkeypatch.setenv("LAKESTREAM_SERVER", server)
     with pytest.raises(Unavailable, match=server):
