@@ -160,8 +160,8 @@ class Scenario:
         self._run.crashes.clear()
         await self._run.wait_for_clients()
         _, pauses = self._report(start_s, "while parts were killed and frozen")
-        faults = [event for event in history.events if isinstance(event, Fault) and event.start_s >= start_s]
-        self.findings += longer(pauses, RECOVERY_S_MAX + self._usual_s, faults)
+        injected = [event for event in history.events if isinstance(event, Fault) and event.start_s >= start_s]
+        self.findings += longer(pauses, RECOVERY_S_MAX + self._usual_s, injected)
         return len(types)
 
     def _report(self, start_s: float, when: str) -> tuple[float, dict[str, Pause]]:
