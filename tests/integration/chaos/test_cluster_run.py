@@ -146,7 +146,7 @@ class Scenario:
             f"{event.client} failed at {event.end_s:.1f} s while brokers were added and removed: {event.what}"
             for event in history.events
             if isinstance(event, ClientFailure)
-            and event.end_s >= calm_s
+            and event.end_s >= start_s
             and LIBRDKAFKA_ABORTS_NOTHING not in event.what
         ]
 
@@ -196,7 +196,7 @@ async def at_rest(run: Run, cluster: Cluster, system: BrokersAndPipelines) -> li
     codes = [await asyncio.to_thread(pipeline.stop) for pipeline in cluster.pipelines]
     code, output = await system.run("doctor", "--full")
     for node in cluster.nodes:
-        await asyncio.to_thread(run.read_logs, f"reader zone_id={node.broker.zone}")
+        await asyncio.to_thread(run.add_logs, f"reader zone_id={node.broker.zone}")
     for topic in run.topics:
         run.history.events += await asyncio.to_thread(rows_of, run, system, topic)
     findings = [f"pipelines exited with {codes}"] if any(codes) else []

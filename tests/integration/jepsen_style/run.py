@@ -152,10 +152,10 @@ class Run:
         try:
             result = await scenario()
             await self._end(self._writers)
-            logs = await asyncio.to_thread(self.read_logs)
+            logs = await asyncio.to_thread(self._read_logs, "end reader")
             await asyncio.to_thread(self._wait_for_groups, logs)
             await self._end([*self._readers, self._offset_reader])
-            await asyncio.to_thread(self.read_logs)
+            await asyncio.to_thread(self.add_logs, "final reader")
         finally:
             await asyncio.shield(self._stop(programs))
             hung_call_listeners.clear()
@@ -204,13 +204,15 @@ class Run:
                 assert time.monotonic() < deadline_s, f"group {group} stalled at {behind} of {expected}"
                 time.sleep(RETRY_S)
 
-    def read_logs(self, name: str = "final reader") -> list[Log]:
+    def add_logs(self, name: str) -> None:
+        """Adds the logs to the history, when no program runs that writes to them."""
+        self.history.events += self._read_logs(name)
+
+    def _read_logs(self, name: str) -> list[Log]:
         """Reads all records, and all committed records, of every log."""
         with self._consumer(name, committed=False) as uncommitted, self._consumer(name, committed=True) as committed:
             ends = self._ends(uncommitted)  # the end for committed records is smaller while a transaction is open
-            logs = [*self._read(uncommitted, ends, name), *self._read(committed, ends, name, committed=True)]
-        self.history.events += logs
-        return logs
+            return [*self._read(uncommitted, ends, name), *self._read(committed, ends, name, committed=True)]
 
     def _ends(self, consumer: confluent_kafka.Consumer) -> dict[Place, int]:
         places = [Place(topic, number) for topic in self.topics for number in range(PARTITIONS)]
