@@ -26,7 +26,7 @@ LIBRDKAFKA_ABORTS_NOTHING: Final = "librdkafka aborted a transaction that the co
 program aborts before the request is repeated, EndTxn is sent for a transaction that does not exist, and the error is
 fatal for the client. Apache Kafka's coordinator returns the same error (INVALID_TXN_STATE)."""
 UNKNOWN: Final = "unknown cause"
-CLIENT_BUGS: Final = frozenset({KAFKA_PYTHON_DROPPED, LIBRDKAFKA_GONE})
+CLIENT_BUGS: Final = frozenset({KAFKA_PYTHON_DROPPED, LIBRDKAFKA_GONE, LIBRDKAFKA_ABORTS_NOTHING})
 """Causes without anything left to investigate."""
 
 _DROPS: Final = "Got an exception when trying to find a node to send a transactional request to"

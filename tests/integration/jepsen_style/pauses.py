@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.integration.jepsen_style.history import Commit, Fault, HistoryEvent, Outcome, Poll, Send, Transaction
+from tests.integration.jepsen_style.history import (
+    ClientFailure,
+    Commit,
+    Fault,
+    HistoryEvent,
+    Outcome,
+    Poll,
+    Send,
+    Transaction,
+)
 
 
 class Pause(NamedTuple):
@@ -52,6 +61,20 @@ def longest_pauses(events: Sequence[HistoryEvent], start_s: float, end_s: float)
 def longer(pauses: Mapping[str, Pause], than_s: float, faults: Sequence[Fault] = ()) -> list[str]:
     """Returns the pauses that are longer, without the time during which there was a fault."""
     return [f"{name}: {pause}" for name, pause in sorted(pauses.items()) if _without(pause, faults) > than_s]
+
+
+def names_of(events: Sequence[HistoryEvent], client: str) -> set[str]:
+    """Returns the names under which calls of a client count."""
+    return {name for event in events if event.client == client for name in _names(event)}
+
+
+def outage(events: Sequence[HistoryEvent], failure: ClientFailure) -> Fault:
+    """Returns the time from the start of the client's failed transaction to the next success of its program."""
+    own = [event for event in events if event.client == failure.client]
+    starts_s = [event.start_s for event in own if isinstance(event, Transaction) and event.end_s <= failure.end_s]
+    ends_s = [event.end_s for event in own if _names(event) and event.end_s > failure.end_s]
+    end_s = min(ends_s, default=failure.end_s)
+    return Fault(client=failure.client, what="failed", start_s=max(starts_s, default=failure.end_s), end_s=end_s)
 
 
 def _without(pause: Pause, faults: Sequence[Fault]) -> float:

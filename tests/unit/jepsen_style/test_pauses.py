@@ -1,7 +1,18 @@
 """Longest pauses of clients in a history."""
 
-from tests.integration.jepsen_style.history import Fault, HistoryEvent, Outcome, Place, Poll, Record, Send, Write
-from tests.integration.jepsen_style.pauses import Pause, clients_since, longer, longest_pauses
+from tests.integration.jepsen_style.history import (
+    ClientFailure,
+    Fault,
+    HistoryEvent,
+    Outcome,
+    Place,
+    Poll,
+    Record,
+    Send,
+    Transaction,
+    Write,
+)
+from tests.integration.jepsen_style.pauses import Pause, clients_since, longer, longest_pauses, names_of, outage
 
 A = Place("a", 0)
 
@@ -55,3 +66,14 @@ def test_only_successful_calls_that_began_later_count() -> None:
     assert clients_since(EVENTS, 2) == {"sends", "reads"}
     assert clients_since(EVENTS, 7) == {"reads"}
     assert clients_since([send(2, 6, Outcome.UNKNOWN)], 0) == set()
+
+
+def test_outage_of_a_client_is_from_its_failed_transaction_to_its_next_success() -> None:
+    def transaction(start_s: float, end_s: float, outcome: Outcome) -> Transaction:
+        return Transaction(client="reads", start_s=start_s, end_s=end_s, writes=(), ending_s=None, outcome=outcome)
+
+    failure = ClientFailure(client="reads", start_s=0, end_s=5, what="hung")
+    events = [*EVENTS, transaction(1, 2, Outcome.DONE), transaction(3, 5, Outcome.NO_EFFECT), failure]
+    found = outage(events, failure)
+    assert (found.start_s, found.end_s) == (3, 8)
+    assert names_of(events, "reads") == {"reads", "group g of a/0"}
