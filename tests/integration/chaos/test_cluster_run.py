@@ -77,6 +77,7 @@ END_S_MAX: Final = 600.0
 FRESH_S_MAX: Final = 180.0
 START_S_MAX: Final = 120.0
 FINDINGS_MAX: Final = 20
+LOG_END: Final = 2_000
 
 
 @pytest.mark.timeout(2 * RUN_S + END_S_MAX)
@@ -184,11 +185,13 @@ class Scenario:
 
     async def _wait_for_pipelines(self) -> None:
         """Waits until a pipeline has moved records since its start. The other may find nothing left to move."""
-        async with asyncio.timeout(START_S_MAX):
-            while not any(pipeline.works() for pipeline in self._cluster.pipelines):
-                for process in self._cluster.processes():
-                    process.check_running()
-                await asyncio.sleep(0.2)
+        pipelines, deadline_s = self._cluster.pipelines, self._run.history.now_s() + START_S_MAX
+        while not any(pipeline.works() for pipeline in pipelines):
+            for process in self._cluster.processes():
+                process.check_running()
+            outputs = [pipeline.output()[-LOG_END:] for pipeline in pipelines]
+            assert self._run.history.now_s() < deadline_s, f"no pipeline moves records: {outputs}"
+            await asyncio.sleep(0.2)
 
 
 # Records at the end
