@@ -18,7 +18,8 @@ from pathlib import Path
 
 from lakestream.errors import Misconfigured, Unavailable
 
-READY_S_MAX = 30.0
+READY_S_MAX = 60.0
+STOP_S_MAX = 30.0
 _POLL_S = 0.02
 _LOG_END_MAX = 5_000
 _DUMP_S = 1.0
@@ -126,7 +127,7 @@ class Process:
         self._child.wait()
         self._child = None
 
-    def stop(self, timeout_s: float = READY_S_MAX, dump: int | None = None) -> int:
+    def stop(self, timeout_s: float = STOP_S_MAX, dump: int | None = None) -> int:
         """Sends SIGTERM and returns the exit code; after `timeout_s` sends SIGKILL, and the code is -9.
 
         `dump`: sent before SIGKILL, so that the program writes its state to its log."""

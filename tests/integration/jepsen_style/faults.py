@@ -6,6 +6,7 @@ Each fault is a context manager: the fault begins when the block is entered and 
 import asyncio
 import random
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple
@@ -144,13 +145,15 @@ async def _broker_killed(broker: BrokerProcess) -> AsyncIterator[None]:
 
 async def _restart(broker: BrokerProcess) -> None:
     """Starts a broker like a process manager: a broker that cannot reach its stores exits, and is restarted."""
-    async with asyncio.timeout(RESTART_S_MAX):
-        while True:
-            try:
-                return await broker.start()
-            except Unavailable:
-                broker.kill()
-                await asyncio.sleep(RESTART_PAUSE_S)
+    deadline_s = time.monotonic() + RESTART_S_MAX
+    while True:
+        try:
+            return await broker.start()
+        except Unavailable:
+            if time.monotonic() > deadline_s:
+                raise
+            broker.kill()
+            await asyncio.sleep(RESTART_PAUSE_S)
 
 
 @asynccontextmanager
