@@ -14,6 +14,7 @@ SEEDS ?= 200
 KERNELS := lakestream.pipeline.worker, lakestream.data.table.read.history_reader, lakestream.data.typed.avro.codec, lakestream.data.typed.json.codec, lakestream.data.typed.json.key_kernels, lakestream.data.typed.protobuf.codec
 SOAK_S ?= 120
 TURMOIL_S ?= 600
+CLUSTER_S ?= 3600
 COVERAGE := build/coverage.sqlite
 
 # The tests that use real servers and processes.
@@ -71,8 +72,8 @@ covers: setup ## list the tests that execute a file: FILE=src/lakestream/…/mod
 	@test -f $(COVERAGE) || $(MAKE) coverage
 	@$(BIN)/python scripts/covers.py $(COVERAGE) "$(FILE)"
 
-soak: tools ## the long tests, for an hour or more: all clients and settings, more broker kills and faults than make test
-	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/,\
+soak: tools ## the long tests, for two hours or more: all clients and settings, more broker kills and faults than make test
+	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) CLUSTER_RUN_S=$(CLUSTER_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/,\
 	  clients groups transactions chaos)
 
 sim: setup ## run the deterministic simulation: SEEDS=n runs, or one run with SEED=k

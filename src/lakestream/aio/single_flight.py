@@ -26,7 +26,7 @@ class SingleFlightCache(Generic[K, V]):
     async def get(self, key: K, load: Load[V]) -> V:
         """Returns the cached value, or loads it. A load continues when all of its callers are cancelled."""
         cached = self.cache.get(key)
-        return cached if cached is not None else await asyncio.shield(self._task(key, load))
+        return cached if cached is not None else await shared(self._task(key, load))
 
     async def close(self) -> None:
         await _cancel(list(self._tasks.values()))
@@ -68,7 +68,7 @@ class Coalescer(Generic[K, V]):
             task = asyncio.get_running_loop().create_task(self._run(key, load), name=self._name)
             task.add_done_callback(retrieve_exception)
             self._waiting[key] = task
-        return await asyncio.shield(task)
+        return await shared(task)
 
     async def close(self) -> None:
         await _cancel(self._tasks())
@@ -90,6 +90,20 @@ class Coalescer(Generic[K, V]):
         finally:
             if self._running.get(key) is task:
                 del self._running[key]
+
+
+async def shared(task: "asyncio.Task[V]") -> V:
+    """Waits for a task that other callers wait for, too: it continues when this caller is cancelled.
+
+    Unavailable if the task is cancelled, as its owner does when it closes. The caller was not cancelled, and a request
+    that ends as if it were would have no response."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if not task.cancelled() or (caller is not None and caller.cancelling()):
+            raise
+        raise Unavailable(f"{task.get_name()}: cancelled, because this broker stops: retry") from None
 
 
 async def _cancel(tasks: "list[asyncio.Task[V]]") -> None:

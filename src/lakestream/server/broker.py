@@ -89,6 +89,9 @@ async def open_broker(
         opened.push_async_callback(server.stop)
         advertised = _advertised(settings, host, port)
         node_id = await NodeIds(node.stores.metadata).of(f"{advertised.host}:{advertised.port}")
+        with reported(LOADING):
+            await loading
+        # From the registration on, clients are directed to this broker: it must accept them immediately after.
         opened.push_async_callback(registration.close)
         await registration.start(replace(advertised, node_id=node_id))
         purging = PurgeTask(node.catalog, node.stores.metadata, node.stores.objects)
@@ -125,8 +128,6 @@ async def open_broker(
         gc_task.start()
         opened.push_async_callback(gc_task.close)
         dispatcher = Dispatcher(services)
-        with reported(LOADING):
-            await loading
         await server.serve(dispatcher.handle)
         warming = asyncio.get_running_loop().create_task(_warm(node), name="broker.warm")
         opened.push_async_callback(_ended, warming)

@@ -6,10 +6,13 @@
 
 Each has its own ports and zone (`zone-0`, `zone-1` …), keeps ports, zone and folder over a restart, and is killed at
 the end of the block. A client with `zone_id=zone-1` in its client id is directed to the second broker.
+
+A test adds a broker under load by starting one of its `spare` brokers.
 """
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -19,11 +22,14 @@ from typing import Final
 
 from lakestream.errors import Unavailable
 from lakestream.testing.processes import Process, free_port
-from lakestream.testing.servers import Proxy, Toxiproxy, oxia_standalone, s3_server
+from lakestream.testing.servers import Proxy, StoreServer, Toxiproxy, oxia_cluster, oxia_standalone, s3_server
 
 SQLITE_AND_DISK: Final = "sqlite-disk"
 OXIA_AND_S3: Final = "oxia-s3"
+OXIA_CLUSTER_AND_S3: Final = "oxia-cluster-s3"
+"""Three Oxia nodes, with each shard on all of them."""
 READY: Final = b"\nready"
+_SHARDS: Final = 4
 _START_TRIES: Final = 3
 """Another test may take a free port before the broker binds it."""
 
@@ -38,20 +44,20 @@ class BrokerProcess:
         self.proxy = proxy
         self.address = _advertised(port, proxy)
         """Advertised address: that of the network's proxy, if there is one."""
-        self._process = process
+        self.process = process
         self._log = log
         self._log_start = 0
 
     @property
     def pid(self) -> int:
-        pid = self._process.pid
+        pid = self.process.pid
         if pid is None:
             raise Unavailable(f"broker {self.number} does not run: {self.log()[-500:]}")
         return pid
 
     @property
     def is_running(self) -> bool:
-        return self._process.pid is not None
+        return self.process.pid is not None
 
     def rss_bytes(self) -> int:
         """Returns the memory of all its processes. What they share counts once for each."""
@@ -63,19 +69,19 @@ class BrokerProcess:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def kill(self) -> None:
-        self._process.kill()
+        self.process.kill()
 
     def stop(self) -> int:
-        """Stops the broker and returns its exit code."""
-        return self._process.stop()
+        """Stops the broker and returns its exit code. If it does not end, its log contains what it waits for."""
+        return self.process.stop(dump=signal.SIGUSR1)
 
     def begin(self) -> None:
         """Starts the broker without waiting until it is ready."""
         self._log_start = self._log.stat().st_size if self._log.exists() else 0
-        self._process.start()
+        self.process.start()
 
     async def wait_ready(self) -> None:
-        await self._process.wait_ready(self._is_ready)
+        await self.process.wait_ready(self._is_ready)
 
     async def start(self) -> None:
         self.begin()
@@ -94,6 +100,9 @@ class BrokerProcesses:
     storage: str
     environment: Mapping[str, str]
     """Environment with the credentials of the stores, for other programs on the same stores."""
+    stores: tuple[StoreServer, ...] = ()
+    spare: tuple[BrokerProcess, ...] = ()
+    """Brokers that are not started: the test does, and so adds them."""
 
     @property
     def bootstrap(self) -> str:
@@ -119,17 +128,23 @@ async def brokers(
     stores: str = SQLITE_AND_DISK,
     options: Sequence[str] = (),
     network: Toxiproxy | None = None,
+    spare: int = 0,
 ) -> AsyncIterator[BrokerProcesses]:
     """Starts `count` brokers and waits until they are ready. With a `network`, clients reach each through a proxy."""
     async with AsyncExitStack() as opened:
-        metadata, storage, environment = await opened.enter_async_context(_stores(stores, folder))
+        metadata, storage, environment, servers = await opened.enter_async_context(_stores(stores, folder))
         shared = ["--data-dir", str(folder / "data"), "--metadata", metadata, "--storage", storage, *options]
         members: tuple[BrokerProcess, ...] = ()
         for number in range(count):
             member = await _started(number, shared, folder, environment, network)
             opened.callback(member.kill)
             members += (member,)
-        yield BrokerProcesses(members, metadata, storage, environment)
+        others = tuple(
+            _broker(number, shared, folder, environment, free_port(), None) for number in range(count, count + spare)
+        )
+        for other in others:
+            opened.callback(other.kill)
+        yield BrokerProcesses(members, metadata, storage, environment, servers, others)
 
 
 @contextmanager
@@ -183,18 +198,28 @@ def _advertised(port: int, proxy: Proxy | None) -> str:
 
 
 @asynccontextmanager
-async def _stores(name: str, folder: Path) -> AsyncIterator[tuple[str, str, dict[str, str]]]:
+async def _stores(name: str, folder: Path) -> AsyncIterator[tuple[str, str, dict[str, str], tuple[StoreServer, ...]]]:
     # Settings in the environment of the test run do not apply to the brokers.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("LAKESTREAM_")}
     if name == SQLITE_AND_DISK:
-        yield "sqlite", (folder / "bucket").as_uri(), environment
+        yield "sqlite", (folder / "bucket").as_uri(), environment, ()
         return
-    assert name == OXIA_AND_S3, name
-    async with oxia_standalone(folder / "oxia", shards=4) as oxia, s3_server(folder) as s3:
+    async with _oxia(name, folder / "oxia") as (url, nodes), s3_server(folder) as s3:
         environment |= {
             "AWS_ENDPOINT_URL": s3.endpoint,
             "AWS_ACCESS_KEY_ID": s3.access_key_id,
             "AWS_SECRET_ACCESS_KEY": s3.secret_access_key,
             "AWS_REGION": s3.region,
         }
-        yield oxia.url, f"s3://{s3.bucket('lake')}", environment
+        yield url, f"s3://{s3.bucket('lake')}", environment, (*nodes, s3)
+
+
+@asynccontextmanager
+async def _oxia(name: str, folder: Path) -> AsyncIterator[tuple[str, tuple[StoreServer, ...]]]:
+    if name == OXIA_AND_S3:
+        async with oxia_standalone(folder, _SHARDS) as server:
+            yield server.url, (server,)
+        return
+    assert name == OXIA_CLUSTER_AND_S3, name
+    async with oxia_cluster(folder, shards=_SHARDS) as cluster:
+        yield cluster.url, cluster.nodes

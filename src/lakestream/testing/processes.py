@@ -11,14 +11,18 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from lakestream.errors import Misconfigured, Unavailable
 
-READY_S_MAX = 30.0
+READY_S_MAX = 60.0
+STOP_S_MAX = 30.0
 _POLL_S = 0.02
+_LOG_END_MAX = 5_000
+_DUMP_S = 1.0
 _assigned_ports: set[int] = set()
 
 # Runs first in the child: requests SIGKILL from the kernel at the parent's end (1 is PR_SET_PDEATHSIG), then executes
@@ -97,6 +101,12 @@ class Process:
         """Returns None if the program does not run."""
         return None if self._child is None or self._child.poll() is not None else self._child.pid
 
+    def check_running(self) -> None:
+        """Raises an error with the end of the log if the program ended without `kill` or `stop`."""
+        assert self._child is None or self._child.poll() is None, (
+            f"{self.name} exited with {self._child.returncode}: {self._log_end(_LOG_END_MAX)}"
+        )
+
     def handles(self, number: signal.Signals) -> bool:
         """Returns whether the program has installed a handler of the signal. A program that still starts has none."""
         assert self.pid is not None, f"{self.name} does not run: {self._log_end()}"
@@ -125,13 +135,19 @@ class Process:
         self._child.wait()
         self._child = None
 
-    def stop(self, timeout_s: float = READY_S_MAX) -> int:
-        """Sends SIGTERM and returns the exit code; after `timeout_s` sends SIGKILL, and the code is -9."""
+    def stop(self, timeout_s: float = STOP_S_MAX, dump: int | None = None) -> int:
+        """Sends SIGTERM and returns the exit code; after `timeout_s` sends SIGKILL, and the code is -9.
+
+        `dump`: sent before SIGKILL, so that the program writes its state to its log."""
         assert self._child is not None, f"{self.name} does not run"
         child = self._child
         self.signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
+        try:
             child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            if dump is not None:
+                self.signal(signal.Signals(dump))
+                time.sleep(_DUMP_S)
         self.kill()
         return child.returncode
 
@@ -146,8 +162,8 @@ class Process:
         except TimeoutError:
             raise Unavailable(f"{self.name} was not ready after {READY_S_MAX:.0f} s: {self._log_end()}") from None
 
-    def _log_end(self) -> str:
-        return self._log.read_text(errors="replace")[-500:].strip() or f"{self._log} is empty"
+    def _log_end(self, length: int = 500) -> str:
+        return self._log.read_text(errors="replace")[-length:].strip() or f"{self._log} is empty"
 
 
 async def listens(port: int) -> bool:

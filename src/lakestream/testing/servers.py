@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from lakestream.errors import Unavailable
-from lakestream.testing.processes import Process, free_port, listens
+from lakestream.testing.processes import Process, free_port, listens, program
 
 _START_TRIES = 3
 """Another test may take a free port before the server binds it."""
@@ -45,11 +45,34 @@ async def _started(make: Callable[[int], Process]) -> tuple[Process, int]:
     raise AssertionError("unreachable")
 
 
+class StoreServer:
+    """Server of a store, which tests can kill, freeze and restart."""
+
+    process: Process
+    port: int
+
+    def kill(self) -> None:
+        """Sends SIGKILL, like a crash."""
+        self.process.kill()
+
+    def freeze(self) -> None:
+        """Sends SIGSTOP: connections stay open without responses, until `thaw`."""
+        self.process.signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.signal(signal.SIGCONT)
+
+    async def restart(self) -> None:
+        """Starts the server after `kill`, with its port and files."""
+        self.process.start()
+        await self.process.wait_ready(partial(listens, self.port))
+
+
 # S3 and Azure
 
 
 @dataclass(frozen=True)
-class S3Server:
+class S3Server(StoreServer):
     endpoint: str
     root: Path
     access_key_id: str
@@ -217,7 +240,7 @@ async def _send(request: urllib.request.Request) -> None:
 
 
 @dataclass(frozen=True)
-class OxiaServer:
+class OxiaServer(StoreServer):
     url: str
     port: int
     process: Process
@@ -246,28 +269,33 @@ async def start_oxia_standalone(folder: Path, shards: int) -> OxiaServer:
     return OxiaServer(f"oxia://127.0.0.1:{port}/default", port, process)
 
 
+_OXIA_NODE_ONLINE = "Storage node is back online"
+_OXIA_NODE_EVENTS = (_OXIA_NODE_ONLINE, "Node stopped responding to ping", "Storage node health check failed")
+"""Events in the coordinator's log."""
+
+
 @dataclass(frozen=True)
-class OxiaClusterNode:
-    address: str
+class OxiaClusterNode(StoreServer):
     process: Process
+    port: int
+    coordinator_log: Path
     inner: Proxy | None = None
     """Proxy for the cluster's connections to this node, if the cluster has a network. Clients use `address`."""
 
-    def kill(self) -> None:
-        """Sends SIGKILL, like a crash."""
-        self.process.kill()
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
-    def freeze(self) -> None:
-        """Sends SIGSTOP: connections stay open without responses, until `thaw`."""
-        self.process.signal(signal.SIGSTOP)
+    def is_online(self) -> bool:
+        """Returns whether the coordinator considers the node available.
 
-    def thaw(self) -> None:
-        self.process.signal(signal.SIGCONT)
-
-    async def restart(self) -> None:
-        """Starts the node after `kill`, with its files."""
-        self.process.start()
-        await self.process.wait_ready(partial(listens, int(self.address.rpartition(":")[2])))
+        Until then it may elect the node, but does not notice when the node fails again: its shards would have no leader
+        for ever."""
+        is_online = True
+        for line in self.coordinator_log.read_text(errors="replace").splitlines():
+            if self.address in line and any(event in line for event in _OXIA_NODE_EVENTS):
+                is_online = _OXIA_NODE_ONLINE in line
+        return is_online
 
 
 @dataclass(frozen=True)
@@ -303,12 +331,13 @@ async def oxia_cluster(
 
     With a `network`, a test can cut one node off from the coordinator and the other nodes while clients still reach it.
     """
-    members = [await _oxia_node(folder / f"n{number}", network) for number in range(1, nodes + 1)]
+    log = folder / "coordinator.log"
+    members = [await _oxia_node(folder / f"n{number}", log, network) for number in range(1, nodes + 1)]
     status = folder / "status.json"
     config = folder / "cluster.yaml"
     ports = ["-i", f"127.0.0.1:{free_port()}", "-m", f"127.0.0.1:{free_port()}"]
     metadata = ["--metadata", "file", "--file-clusters-status-path", str(status)]
-    coordinator = Process("oxia", ["coordinator", "-f", str(config), *ports, *metadata], folder / "coordinator.log")
+    coordinator = Process("oxia", ["coordinator", "-f", str(config), *ports, *metadata], log)
     _write_cluster(config, [member[1] for member in members], nodes, shards)
     cluster = OxiaCluster(
         url=f"oxia://{','.join(node.address for node, _ in members)}/default",
@@ -328,14 +357,16 @@ async def oxia_cluster(
             node.kill()
 
 
-async def _oxia_node(folder: Path, network: Toxiproxy | None) -> tuple[OxiaClusterNode, dict[str, str]]:
+async def _oxia_node(folder: Path, log: Path, network: Toxiproxy | None) -> tuple[OxiaClusterNode, dict[str, str]]:
     """Returns a server that is not started yet, and its entry in the cluster's configuration."""
-    public, internal, metrics = (f"127.0.0.1:{free_port()}" for _ in range(3))
+    port = free_port()
+    public, internal, metrics = f"127.0.0.1:{port}", *(f"127.0.0.1:{free_port()}" for _ in range(2))
     inner = await network.proxy(internal) if network else None
     where = ["--data-dir", str(folder / "db"), "--wal-dir", str(folder / "wal")]
-    process = Process("oxia", ["server", "-p", public, "-i", internal, "-m", metrics, *where], folder / "oxia.log")
+    args = ["server", "-p", public, "-i", internal, "-m", metrics, *where]
+    process = Process(f"oxia-{folder.name}", args, folder / "oxia.log", command=[program("oxia")])
     address = f"127.0.0.1:{inner.port}" if inner else internal
-    return OxiaClusterNode(public, process, inner), {"name": folder.name, "public": public, "internal": address}
+    return OxiaClusterNode(process, port, log, inner), {"name": folder.name, "public": public, "internal": address}
 
 
 def _write_cluster(path: Path, servers: list[dict[str, str]], nodes: int, shards: int) -> None:

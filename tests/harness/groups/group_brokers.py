@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from tests.harness.groups.fixed_registration import FixedRegistration
 from tests.harness.log.brokers import HandClock
@@ -35,7 +35,7 @@ from lakestream.metadata.group_records import (
     Partitions,
 )
 from lakestream.metadata.memory import MemoryMetadataStore, MemoryServer
-from lakestream.metadata.store import Put, Stored
+from lakestream.metadata.store import Folder, Key, Put, Record, Scanned, Stored
 from lakestream.metadata.topics import Topic, Topics
 from lakestream.model import PartitionId
 
@@ -50,7 +50,17 @@ class FaultyStore(MemoryMetadataStore):
         self.error: Unavailable | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.readable = asyncio.Event()
+        self.readable.set()
         self.puts = 0
+
+    async def get(self, key: Key, *, confirmed: bool = False) -> Record | None:
+        await self.readable.wait()
+        return await super().get(key, confirmed=confirmed)
+
+    async def scan(self, folder: Folder, *args: Any, **options: Any) -> Scanned:
+        await self.readable.wait()
+        return await super().scan(folder, *args, **options)
 
     async def put(self, puts: Sequence[Put]) -> list[Stored | Conflict | Missing | Unavailable]:
         self.puts += 1

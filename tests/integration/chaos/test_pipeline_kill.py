@@ -9,14 +9,10 @@ table, its Delta table and the records of every consumer are compared record by 
 import asyncio
 import os
 import random
-import signal
-import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,12 +21,11 @@ from tests.harness.clients.kafka_clients import Confluent
 from tests.harness.clients.programs import SOAK
 from tests.harness.engines.delta_tables import BOTH, delta_rows, maintain_tables
 from tests.harness.engines.engines import pyiceberg_of, spark_of
-from tests.harness.processes.eager_pipeline import COMMAND as EAGER
+from tests.harness.processes.pipelines import BrokersAndPipelines, with_pipelines
 from tests.integration.chaos.clients import Consumer, Headers, Log, Place, Producer, Record, producer_of
 from tests.integration.chaos.external_spark import ExternalSpark
 
 from lakestream.testing.brokers import OXIA_AND_S3, SQLITE_AND_DISK, BrokerProcesses, brokers
-from lakestream.testing.processes import READY_S_MAX, Process
 
 pytestmark = pytest.mark.alone
 
@@ -41,11 +36,9 @@ it before."""
 WORKS_S_MAX: Final = 12.0
 """After this time a process is killed even if it has done nothing: at its start, or because the other pipeline was
 always faster."""
-COMMAND_S_MAX: Final = 90.0
-ENDED_S_MAX: Final = 15.0
-MARK: Final = "STORM_OF"
-"""Environment variable of all processes that this test starts, and of their descendants."""
-COMMAND: Final = [sys.executable, "-m", "lakestream"]
+BROKER_UP_S: Final = (2.0, 8.0)
+"""Minimum and maximum time to the kill, after it has begun to work."""
+PIPELINE_UP_S: Final = (0.5, 6.0) if not SOAK else (0.5, 120.0)
 
 PLACES: Final = [Place("orders", 0), Place("orders", 1), Place("orders", 2), Place("clicks", 0), Place("clicks", 1)]
 TOPICS: Final = sorted({place.topic for place in PLACES})
@@ -66,8 +59,6 @@ Row = tuple[Place, int, Record]
 
 class Victim(Protocol):
     name: str
-    up_s: tuple[float, float]
-    """Minimum and maximum time to the kill, after it has begun to work."""
 
     def kill(self) -> None: ...
 
@@ -80,48 +71,7 @@ class Runner(Protocol):
     def run(self, ended: threading.Event) -> None: ...
 
 
-class Driver:
-    """A `lakestream pipeline` process."""
-
-    up_s = (0.5, 6.0) if not SOAK else (0.5, 120.0)
-
-    def __init__(self, number: int, flags: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
-        self.name = f"pipeline-{number}"
-        self._log = folder / f"{self.name}.log"
-        program = [*COMMAND, "pipeline"] if number else EAGER  # one of them also runs frequent maintenance
-        command = [*program, "--interval", "1s", "--master", "local[1]"]
-        self._process = Process(self.name, flags, self._log, command=command, environment=environment)
-        self._log_start = 0
-
-    async def start(self) -> None:
-        self._log_start = len(self.output())
-        self._process.start()
-
-    def works(self) -> bool:
-        """Returns whether the process has moved records since its last start."""
-        return "pipeline.moved" in self.output()[self._log_start :]
-
-    def kill(self) -> None:
-        assert self._process.pid is not None, f"{self.name} ended without a kill:\n{self.output()}"
-        self._process.kill()
-
-    def stop(self) -> int:
-        """Stops the process when it has started so far that it can stop; returns its exit code."""
-        deadline_s = time.monotonic() + READY_S_MAX
-        while not self._process.handles(signal.SIGTERM) and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-        return self._process.stop()
-
-    def kill_if_running(self) -> None:
-        self._process.kill()
-
-    def output(self) -> str:
-        return self._log.read_text(errors="replace") if self._log.exists() else ""
-
-
 class Broker:
-    up_s = (2.0, 8.0)
-
     def __init__(self, cluster: BrokerProcesses, number: int) -> None:
         self.name = f"broker-{number}"
         self._broker = cluster[number]
@@ -137,49 +87,6 @@ class Broker:
         self._broker.kill()
 
 
-@dataclass(frozen=True)
-class SystemUnderTest:
-    """Brokers and pipelines of the test."""
-
-    cluster: BrokerProcesses
-    drivers: tuple[Driver, ...]
-    flags: list[str]
-    """Options of `lakestream` commands on the same stores."""
-
-    async def run(self, *arguments: str) -> tuple[int, str]:
-        """Runs a `lakestream` command; returns its exit code and output."""
-        process = await asyncio.create_subprocess_exec(
-            *(*COMMAND, *arguments, *self.flags),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self.cluster.environment,
-        )
-        try:
-            async with asyncio.timeout(COMMAND_S_MAX):
-                output = (await process.communicate())[0].decode()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode is not None
-        return process.returncode, output.strip()
-
-
-@asynccontextmanager
-async def running_system(folder: Path, stores: str) -> AsyncIterator[SystemUnderTest]:
-    async with brokers(folder, 2 if not SOAK else 3, stores) as started:
-        environment = {**started.environment, MARK: str(folder)}
-        cluster = replace(started, environment=environment)
-        flags = ["--data-dir", str(folder / "data"), "--metadata", cluster.metadata, "--storage", cluster.storage]
-        drivers = tuple(Driver(number, flags, folder, environment) for number in range(2))
-        try:
-            yield SystemUnderTest(cluster, drivers, flags)
-        finally:
-            for driver in drivers:
-                driver.kill_if_running()
-    await asyncio.to_thread(wait_until_ended, str(folder))
-
-
 @pytest.mark.timeout(2 * EXTERNAL_S_MAX + 300 + RUN_S)
 @pytest.mark.parametrize("stores", [SQLITE_AND_DISK, OXIA_AND_S3])
 async def test_log_tables_and_consumers_agree_when_processes_are_killed(stores: str, tmp_path: Path) -> None:
@@ -187,7 +94,10 @@ async def test_log_tables_and_consumers_agree_when_processes_are_killed(stores: 
     log = event_log()
     log(f"STORM_SEED={seed} on {stores}")
     rng = random.Random(seed)
-    async with running_system(tmp_path, stores) as system:
+    async with (
+        brokers(tmp_path, 2 if not SOAK else 3, stores) as started,
+        with_pipelines(started, tmp_path) as system,
+    ):
         cluster = system.cluster
         client = Confluent(cluster.bootstrap)
         for topic in TOPICS:
@@ -204,7 +114,7 @@ async def test_log_tables_and_consumers_agree_when_processes_are_killed(stores: 
         tables = {topic: await asyncio.to_thread(rows_of, cluster, topic) for topic in (*TOPICS, LATE.topic)}
         await asyncio.to_thread(maintain_tables, cluster)  # rewrites files with position deletes for Delta
         delta_tables = {topic: await asyncio.to_thread(delta_rows_of, cluster, topic) for topic in TOPICS}
-        logs = cluster.logs() + "".join(driver.output() for driver in system.drivers)
+        logs = system.logs()
     written = sum(len(log) for producer in producers for log in producer.acked.values())
     deleted = sum(len(offsets) for offsets in external_spark.deleted.values())
     passes = [consumer.passes for consumer in consumers]
@@ -245,7 +155,7 @@ def places_of(topic: str) -> list[Place]:
 
 
 async def run_with_kills(
-    system: SystemUnderTest,
+    system: BrokersAndPipelines,
     producers: list[Producer],
     consumers: list[Consumer],
     external_spark: ExternalSpark,
@@ -257,12 +167,12 @@ async def run_with_kills(
 
     At the end the brokers are running, and all records are acknowledged."""
     loop = asyncio.get_running_loop()
-    victims: list[Victim] = [*system.drivers]
-    victims += [Broker(system.cluster, number) for number in range(len(system.cluster))]
+    victims: list[tuple[Victim, tuple[float, float]]] = [(pipeline, PIPELINE_UP_S) for pipeline in system.pipelines]
+    victims += [(Broker(system.cluster, number), BROKER_UP_S) for number in range(len(system.cluster))]
     clients: list[Runner] = [*producers, *consumers]
     ended, late, stopping = threading.Event(), threading.Event(), asyncio.Event()
-    for driver in system.drivers:
-        await driver.start()
+    for pipeline in system.pipelines:
+        await pipeline.start()
     with ThreadPoolExecutor(len(clients) + 1) as threads:
         try:
             running = [loop.run_in_executor(threads, client.run, ended) for client in clients]
@@ -270,7 +180,9 @@ async def run_with_kills(
                 await loop.run_in_executor(threads, external_spark.prepare)
             foreign = loop.run_in_executor(threads, external_spark.run, late)
             async with asyncio.TaskGroup() as group:
-                killers = [group.create_task(kill_repeatedly(victim, stopping, rng, log)) for victim in victims]
+                killers = [
+                    group.create_task(kill_repeatedly(victim, up_s, stopping, rng, log)) for victim, up_s in victims
+                ]
                 await asyncio.sleep(RUN_S / 2)
                 open_places.append(LATE)
                 await asyncio.sleep(RUN_S / 2)
@@ -278,7 +190,7 @@ async def run_with_kills(
             late.set()
             async with asyncio.timeout(EXTERNAL_S_MAX):
                 await foreign
-            assert [await asyncio.to_thread(driver.stop) for driver in system.drivers] == [0, 0]
+            assert [await asyncio.to_thread(pipeline.stop) for pipeline in system.pipelines] == [0, 0]
             ended.set()
             await asyncio.gather(*running)
         finally:
@@ -288,7 +200,11 @@ async def run_with_kills(
 
 
 async def kill_repeatedly(
-    victim: Victim, stopping: asyncio.Event, rng: random.Random, log: Callable[[str], None]
+    victim: Victim,
+    up_s: tuple[float, float],
+    stopping: asyncio.Event,
+    rng: random.Random,
+    log: Callable[[str], None],
 ) -> int:
     kills = 0
     loop = asyncio.get_running_loop()
@@ -296,7 +212,7 @@ async def kill_repeatedly(
         deadline_s = loop.time() + WORKS_S_MAX
         while not victim.works() and loop.time() < deadline_s and not await is_set_within(stopping, 0.2):
             pass
-        if await is_set_within(stopping, rng.uniform(*victim.up_s)):
+        if await is_set_within(stopping, rng.uniform(*up_s)):
             break
         victim.kill()
         log(f"killed {victim.name}")
@@ -312,23 +228,6 @@ async def is_set_within(event: asyncio.Event, within_s: float) -> bool:
             return await event.wait()
     except TimeoutError:
         return False
-
-
-def wait_until_ended(mark: str) -> None:
-    """Waits for all processes of the test: a JVM ends shortly after its parent."""
-    deadline_s = time.monotonic() + ENDED_S_MAX
-    while running := list(marked_processes(mark)):
-        assert time.monotonic() < deadline_s, f"still running: {running}"
-        time.sleep(0.1)
-
-
-def marked_processes(mark: str) -> Iterator[str]:
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                yield f"{process.name} {(process / 'cmdline').read_bytes()[:100]!r}"
-        except OSError:  # it has ended, or belongs to another user
-            continue
 
 
 # Records at the end

@@ -19,9 +19,12 @@ from tests.integration.jepsen_style.client_api import (
     REQUEST_MS,
     SESSION_MS,
     TRANSACTION_MS,
+    Content,
     OffsetCallback,
     PolledRecords,
+    content_of,
     report_hung_call,
+    text_of,
 )
 from tests.integration.jepsen_style.client_logging import warnings_of_thread
 from tests.integration.jepsen_style.history import Place, Position, Record
@@ -73,13 +76,21 @@ async def _producer(**settings: Any) -> Any:
 
 
 async def _send(producer: Any, place: Place, value: str, on_result: OffsetCallback) -> None:
-    response: asyncio.Future[Any] = await producer.send(place.topic, value.encode(), partition=place.number)
+    key, timestamp_ms, headers = content_of(value)
+    response: asyncio.Future[Any] = await producer.send(
+        place.topic, value.encode(), key, place.number, timestamp_ms, list(headers)
+    )
 
     def completed(response: asyncio.Future[Any]) -> None:
         failed = response.cancelled() or response.exception() is not None
         on_result(None if failed or response.result().offset < 0 else response.result().offset)
 
     response.add_done_callback(completed)
+
+
+def _record_of(record: Any) -> Record:
+    content = Content(record.key, record.timestamp, tuple(record.headers))
+    return Record(record.offset, text_of(record.value, content))
 
 
 class IdempotentProducer:
@@ -185,7 +196,7 @@ class GroupConsumer:
     async def _poll(self, wait_s: float) -> tuple[int, PolledRecords]:
         batches = await self._consumer.getmany(timeout_ms=int(1000 * wait_s), max_records=POLLED_MAX)
         return self.session, {
-            Place(where.topic, where.partition): [Record(record.offset, record.value.decode()) for record in records]
+            Place(where.topic, where.partition): [_record_of(record) for record in records]
             for where, records in batches.items()
         }
 

@@ -2,6 +2,8 @@
 
 - **lost write**: acknowledged, but not in the log at the end; or skipped by a group that has committed a later offset.
 - **duplicate**: a record is in the log twice, or the result of one record was committed twice.
+- **reordered write**: acknowledged records of a producer are not in the order in which it sent them.
+- **inconsistent log**: two reads of a log at the end return different records, or the table has others than the log.
 - **aborted read**: a reader of committed records read a record of a transaction that was never committed.
 - **precommitted read**: it read a record before the commit of its transaction was requested.
 - **torn transaction**: only some records of a transaction are visible, or its records without its offsets, or its
@@ -14,11 +16,13 @@ A call with an unknown outcome may have had its whole effect or none, at any tim
 """
 
 import bisect
+import itertools
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +35,7 @@ from tests.integration.jepsen_style.history import (
     Place,
     Poll,
     Record,
+    Rows,
     Send,
     Transaction,
     Write,
@@ -150,6 +155,38 @@ def produced_twice(facts: Facts) -> Iterator[str]:
             yield f"{group} produced {' and '.join(write.value for write in writes)} from {place} at {offset}"
 
 
+def reordered_writes(facts: Facts) -> Iterator[str]:
+    sent: defaultdict[tuple[str, Place], list[tuple[float, Write]]] = defaultdict(list)
+    for event in facts.events:
+        if isinstance(event, Send | Transaction) and event.outcome is Outcome.DONE:
+            for write in (event.write,) if isinstance(event, Send) else event.writes:
+                sent[event.client, write.place].append((event.start_s, write))
+    for (client, place), writes in sent.items():
+        in_order = [write for _, write in sorted(writes, key=itemgetter(0)) if write.offset is not None]
+        for earlier, later in itertools.pairwise(in_order):
+            if (earlier.offset or 0) > (later.offset or 0):
+                offsets = f"{earlier.offset} and {later.offset}"
+                yield f"{client} sent {earlier.value} before {later.value}: they are in {place} at {offsets}"
+
+
+def inconsistent_logs(facts: Facts) -> Iterator[str]:
+    """All reads of committed records, and the table, have the same records. A read of all records has these, too."""
+    for event in facts.events:
+        if isinstance(event, Log | Rows):
+            log = facts.logs.get((event.place, True), {})
+            counts = Counter(record.offset for record in event.records)
+            is_committed = isinstance(event, Rows) or event.committed
+            differences = {
+                "twice": [offset for offset, count in counts.items() if count > 1],
+                "not": [offset for offset in log if offset not in counts],
+                "additionally": [offset for offset in counts if offset not in log and is_committed],
+                "with another content": [at for at, value in event.records if log.get(at, value) != value],
+            }
+            for how, offsets in differences.items():
+                if offsets:
+                    yield f"{event.client} has {event.place} {how} at {sorted(offsets)[:SHOWN_MAX]}"
+
+
 def torn_transactions(facts: Facts) -> Iterator[str]:
     for transaction in facts.transactions:
         visible = [write for write in transaction.writes if facts.is_visible(write)]
@@ -223,8 +260,9 @@ def inconsistent_offsets(facts: Facts) -> Iterator[str]:
 
 
 def _observed(facts: Facts) -> Iterator[tuple[str, Place, Record]]:
-    for (place, _), log in facts.logs.items():
-        yield from (("the log", place, Record(offset, value)) for offset, value in log.items())
+    for event in facts.events:
+        if isinstance(event, Log | Rows):
+            yield from ((event.client, event.place, record) for record in event.records)
     for write in facts.acknowledged():
         if write.offset is not None:
             yield "its producer", write.place, Record(write.offset, write.value)
@@ -304,6 +342,8 @@ RULES: Final[tuple[tuple[str, Rule], ...]] = (
     ("lost write", skipped_records),
     ("duplicate", duplicates),
     ("duplicate", produced_twice),
+    ("reordered write", reordered_writes),
+    ("inconsistent log", inconsistent_logs),
     ("aborted read", aborted_reads),
     ("precommitted read", precommitted_reads),
     ("torn transaction", torn_transactions),

@@ -5,8 +5,9 @@ Each library has a module: confluent_client.py, kafka_python_client.py, aiokafka
 
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from tests.integration.jepsen_style.history import Place, Position, Record
 from tests.integration.jepsen_style.known_client_bugs import HungCall
@@ -25,6 +26,8 @@ METADATA_MS: Final = 2_000
 POLLED_MAX: Final = 200
 PARTITIONS: Final = 3
 """Partitions of every topic."""
+
+BASE_MS: Final = 1_700_000_000_000
 
 OffsetCallback: TypeAlias = Callable[[int | None], None]
 """Called with the offset of a sent record, or with None if it is unknown, from any thread."""
@@ -62,6 +65,26 @@ def bounded(call: Callable[[], object], inspect: Callable[[float], HungCall]) ->
         raise TimeoutError(f"{NO_RETURN} {BOUND_S:.0f} s: {hung_call.cause}")
     if errors:
         raise errors[0]
+
+
+class Content(NamedTuple):
+    """Content of a record without its value, from which it follows: so readers can check it."""
+
+    key: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes], ...]
+
+
+def content_of(value: str) -> Content:
+    number = zlib.crc32(value.encode())
+    key = b"key %d" % (number % 10) if number % 4 else None
+    return Content(key, BASE_MS + number % 1_000_000, (("number", b"%d" % number),) if number % 3 == 0 else ())
+
+
+def text_of(value: bytes | None, content: Content) -> str:
+    """Returns the value of a record that was read, with its other content if this is not what was sent."""
+    text = (value or b"").decode()
+    return text if content == content_of(text) else f"{text} with {content}"
 
 
 class IdempotentProducer(Protocol):

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import confluent_kafka
@@ -18,14 +18,28 @@ from tests.integration.jepsen_style.client_api import (
     REQUEST_MS,
     SESSION_MS,
     TRANSACTION_MS,
+    Content,
     OffsetCallback,
     PolledRecords,
     bounded,
+    content_of,
+    text_of,
 )
 from tests.integration.jepsen_style.history import Place, Position, Record
-from tests.integration.jepsen_style.known_client_bugs import UNKNOWN, HungCall, of_librdkafka
+from tests.integration.jepsen_style.known_client_bugs import (
+    LIBRDKAFKA_ABORTS_NOTHING,
+    UNKNOWN,
+    HungCall,
+    aborts_nothing,
+    of_librdkafka,
+)
 
-ERRORS: Final = (KafkaException, TimeoutError)
+
+class ClientError(Exception):
+    """An error, its cause, and the last lines of the client's log."""
+
+
+ERRORS: Final = (KafkaException, TimeoutError, ClientError)
 HARMLESS: Final = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TRANSPORT,
@@ -34,6 +48,7 @@ HARMLESS: Final = {
 }
 """Errors after which a consumer continues without intervention."""
 LINES_MAX: Final = 2_000
+ERROR_LINES: Final = 40
 
 
 def _common(bootstrap: str, name: str) -> dict[str, Any]:
@@ -64,6 +79,31 @@ class LogLines(logging.Handler):
             self.lines.append(line)
 
 
+def _produce(
+    producer: confluent_kafka.Producer,
+    place: Place,
+    value: str,
+    on_delivery: Callable[[object, confluent_kafka.Message], None],
+) -> None:
+    key, timestamp_ms, headers = content_of(value)
+    producer.produce(
+        place.topic,
+        value.encode(),
+        key,
+        place.number,
+        on_delivery=on_delivery,
+        timestamp=timestamp_ms,
+        headers=list(headers) or None,
+    )
+    producer.poll(0)
+
+
+def record_of(message: confluent_kafka.Message) -> Record:
+    headers: Any = message.headers() or ()
+    content = Content(message.key(), message.timestamp()[1], tuple(headers))
+    return Record(message.offset() or 0, text_of(message.value(), content))
+
+
 class IdempotentProducer:
     def __init__(self, bootstrap: str, name: str) -> None:
         settings = {"enable.idempotence": True, "message.timeout.ms": DELIVERY_MS, "linger.ms": 5}
@@ -73,8 +113,7 @@ class IdempotentProducer:
         def on_delivery(error: object, message: confluent_kafka.Message) -> None:
             on_result(message.offset() if error is None else None)
 
-        self._producer.produce(place.topic, value.encode(), partition=place.number, on_delivery=on_delivery)
-        self._producer.poll(0)
+        _produce(self._producer, place, value, on_delivery)
 
     def wait(self, wait_s: float) -> None:
         """Waits, and runs the callbacks of delivered records."""
@@ -106,8 +145,7 @@ class TransactionalProducer:
         def on_delivery(error: object, message: confluent_kafka.Message) -> None:
             on_result(message.offset() if error is None else None)
 
-        self._producer.produce(place.topic, value.encode(), partition=place.number, on_delivery=on_delivery)
-        self._producer.poll(0)
+        _produce(self._producer, place, value, on_delivery)
 
     def send_offsets(self, positions: Sequence[Position], reader: "GroupConsumer", group: str) -> None:
         """Sends offsets to the transaction, the only call of librdkafka that ignores its timeout."""
@@ -124,7 +162,12 @@ class TransactionalProducer:
         bounded(lambda: self._producer.commit_transaction(CALL_S_MAX), self._inspect)
 
     def abort(self) -> None:
-        bounded(lambda: self._producer.abort_transaction(CALL_S_MAX), self._inspect)
+        try:
+            bounded(lambda: self._producer.abort_transaction(CALL_S_MAX), self._inspect)
+        except KafkaException as error:
+            lines = self._log_lines()
+            cause = LIBRDKAFKA_ABORTS_NOTHING if aborts_nothing(lines) else UNKNOWN
+            raise ClientError(f"{error}: {cause}", "\n".join(lines[-ERROR_LINES:])) from error
 
     def _inspect(self, _: float) -> HungCall:
         return HungCall(UNKNOWN, "\n".join(self._log_lines()))
@@ -167,7 +210,7 @@ class GroupConsumer:
             error = message.error()
             if error is None:
                 place = Place(message.topic(), message.partition())
-                records.setdefault(place, []).append(Record(message.offset(), message.value().decode()))
+                records.setdefault(place, []).append(record_of(message))
             elif error.code() not in HARMLESS:
                 raise KafkaException(error)
         return self.session, records

@@ -115,7 +115,14 @@ class Log(Event, frozen=True, kw_only=True, tag="log"):
     records: tuple[Record, ...]
 
 
-HistoryEvent: TypeAlias = Send | Transaction | Poll | Commit | OffsetRead | Fault | ClientFailure | Log
+class Rows(Event, frozen=True, kw_only=True, tag="rows"):
+    """Rows of a topic's table that are of one partition, at the end."""
+
+    place: Place
+    records: tuple[Record, ...]
+
+
+HistoryEvent: TypeAlias = Send | Transaction | Poll | Commit | OffsetRead | Fault | ClientFailure | Log | Rows
 
 
 class History:
@@ -128,6 +135,10 @@ class History:
 
     def add(self, event: HistoryEvent) -> None:
         self.events.append(event)
+
+
+def count_done(events: Iterable[HistoryEvent], kind: type[Send | Transaction]) -> int:
+    return sum(isinstance(event, kind) and event.outcome is Outcome.DONE for event in events)
 
 
 def save(events: Iterable[HistoryEvent], path: Path) -> None:

@@ -15,9 +15,12 @@ from tests.integration.jepsen_style.client_api import (
     REQUEST_MS,
     SESSION_MS,
     TRANSACTION_MS,
+    Content,
     OffsetCallback,
     PolledRecords,
     bounded,
+    content_of,
+    text_of,
 )
 from tests.integration.jepsen_style.client_logging import warnings_of_thread
 from tests.integration.jepsen_style.history import Place, Position, Record
@@ -58,8 +61,16 @@ class IdempotentProducer:
         self._producer.close(CALL_S_MAX)
 
 
+def _record_of(record: Any) -> Record:
+    content = Content(record.key, record.timestamp, tuple(record.headers))
+    return Record(record.offset, text_of(record.value, content))
+
+
 def _send(producer: Any, place: Place, value: str, on_result: OffsetCallback) -> Any:
-    future = producer.send(place.topic, value.encode(), partition=place.number)
+    key, timestamp_ms, headers = content_of(value)
+    future = producer.send(
+        place.topic, value.encode(), key, headers=list(headers), partition=place.number, timestamp_ms=timestamp_ms
+    )
     future.add_callback(lambda stored: on_result(stored.offset if stored.offset >= 0 else None))
     future.add_errback(lambda _: on_result(None))
     return future
@@ -151,7 +162,7 @@ class GroupConsumer:
     def poll(self, wait_s: float) -> tuple[int, PolledRecords]:
         batches = self._consumer.poll(int(1000 * wait_s))
         return self.session, {
-            Place(where.topic, where.partition): [Record(record.offset, record.value.decode()) for record in records]
+            Place(where.topic, where.partition): [_record_of(record) for record in records]
             for where, records in batches.items()
         }
 

@@ -21,8 +21,12 @@ ended."""
 LIBRDKAFKA_DOWN: Final = (
     "librdkafka still queries for a coordinator after the timeout of the call (librdkafka issue 5456)"
 )
+LIBRDKAFKA_ABORTS_NOTHING: Final = "librdkafka aborted a transaction that the coordinator does not know"
+"""librdkafka counts an AddPartitionsToTxn that was rejected with NOT_COORDINATOR as if it may have taken effect. If the
+program aborts before the request is repeated, EndTxn is sent for a transaction that does not exist, and the error is
+fatal for the client. Apache Kafka's coordinator returns the same error (INVALID_TXN_STATE)."""
 UNKNOWN: Final = "unknown cause"
-CLIENT_BUGS: Final = frozenset({KAFKA_PYTHON_DROPPED, LIBRDKAFKA_GONE})
+CLIENT_BUGS: Final = frozenset({KAFKA_PYTHON_DROPPED, LIBRDKAFKA_GONE, LIBRDKAFKA_ABORTS_NOTHING})
 """Causes without anything left to investigate."""
 
 _DROPS: Final = "Got an exception when trying to find a node to send a transactional request to"
@@ -60,6 +64,14 @@ def of_librdkafka(lines: Sequence[str]) -> str:
     if _lingering(lines):
         return LIBRDKAFKA_GONE
     return LIBRDKAFKA_DOWN if any(_DOWN in line for line in _since_last_result(lines)) else UNKNOWN
+
+
+def aborts_nothing(lines: Sequence[str]) -> bool:
+    """Returns whether librdkafka ended a transaction whose partitions were never added. `lines` is its log."""
+    begins = [number for number, line in enumerate(lines) if "Transactional API called: begin_transaction" in line]
+    transaction = lines[begins[-1] :] if begins else lines
+    rejected = any(line.startswith("ADDPARTS ") and "Not coordinator" in line for line in transaction)
+    return rejected and not any("registered with transaction" in line for line in transaction)
 
 
 def _lingering(lines: Sequence[str]) -> set[str]:

@@ -68,10 +68,14 @@ class Program:
         if self._thread.ident is not None:
             self._thread.join(wait_s)
 
-    def join(self, wait_s: float) -> None:
-        self.wait(wait_s)
+    def check(self) -> None:
+        """Raises the error that ended the program, if any."""
         if self.failure is not None:
             raise self.failure
+
+    def join(self, wait_s: float) -> None:
+        self.wait(wait_s)
+        self.check()
         assert not self._thread.is_alive(), f"{self.name} did not end within {wait_s:.0f} s"
 
     def _run(self) -> None:
@@ -187,11 +191,20 @@ class OpenTransaction:
 class TransactionProgram(Program):
     """Writes to several partitions in transactions.
 
-    Some transactions are aborted, some are left open, and some producers are fenced by a new one before their
-    commit."""
+    Some transactions are aborted. While `crashes` is set, some are left open, and some producers are fenced by a new
+    one before their commit."""
 
-    def __init__(self, name: str, library: Library, bootstrap: str, history: History, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        library: Library,
+        bootstrap: str,
+        history: History,
+        topics: Sequence[str],
+        crashes: threading.Event,
+    ) -> None:
         super().__init__(name, library, bootstrap, history)
+        self._crashes = crashes
         self._places = [Place(topic, number) for topic in topics for number in range(PARTITIONS)]
         self._numbers = itertools.count()
 
@@ -200,7 +213,9 @@ class TransactionProgram(Program):
         try:
             while not self.ended.wait(TRANSACTION_PAUSE_S):
                 transaction = self._write_transaction(writer)
-                choice = self.rng.random()
+                choice = (
+                    self.rng.random() if self._crashes.is_set() else self.rng.uniform(CRASH_SHARE + ZOMBIE_SHARE, 1)
+                )
                 if choice < CRASH_SHARE:
                     transaction.record(Outcome.NO_EFFECT)
                     self.ended.wait(self.rng.uniform(0, CRASH_S_MAX))
@@ -248,15 +263,15 @@ class ReadProgram(Program):
         committed: bool,
     ) -> None:
         super().__init__(name, library, bootstrap, history)
-        self._topics = topics
-        self._group = group
+        self.topics = topics
+        self.group = group
         self._committed = committed
         self._client_numbers = itertools.count()
 
     def run_client(self) -> None:
         client_number = next(self._client_numbers)
         reader = self.library.GroupConsumer(
-            self.bootstrap, self.name, self._topics, self._group, committed=self._committed
+            self.bootstrap, self.name, self.topics, self.group, committed=self._committed
         )
         try:
             while not self.ended.is_set():
@@ -276,7 +291,7 @@ class ReadProgram(Program):
                 start_s=start_s,
                 end_s=end_s,
                 session=1000 * client_number + session,
-                group=self._group,
+                group=self.group,
                 committed=self._committed,
                 place=place,
                 records=tuple(records),
@@ -296,7 +311,7 @@ class ReadProgram(Program):
                     client=self.name,
                     start_s=start_s,
                     end_s=end_s,
-                    group=self._group,
+                    group=self.group,
                     positions=positions,
                     outcome=outcome,
                 )
@@ -310,7 +325,7 @@ class CopyProgram(ReadProgram):
         self, name: str, library: Library, bootstrap: str, history: History, source: str, target: str, group: str
     ) -> None:
         super().__init__(name, library, bootstrap, history, [source], group, committed=True)
-        self._target = target
+        self.target = target
         self._numbers = itertools.count()
 
     def run_client(self) -> None:
@@ -320,7 +335,7 @@ class CopyProgram(ReadProgram):
         create_reader: Any = getattr(self.library, "AssignedConsumer", self.library.GroupConsumer)
         writer, reader = self.library.TransactionalProducer(self.bootstrap, self.name), None
         try:
-            reader = create_reader(self.bootstrap, self.name, self._topics, self._group, committed=True)
+            reader = create_reader(self.bootstrap, self.name, self.topics, self.group, committed=True)
             while not self.ended.is_set():
                 polled = self.poll(reader, client_number)
                 if polled:
@@ -331,13 +346,13 @@ class CopyProgram(ReadProgram):
 
     def _copy(self, reader: GroupConsumer, writer: TransactionalProducer, polled: PolledRecords) -> None:
         writer.begin()
-        transaction = OpenTransaction(self, f"{self.name}.{next(self._numbers)}", self._group)
+        transaction = OpenTransaction(self, f"{self.name}.{next(self._numbers)}", self.group)
         try:
             for place, records in polled.items():
                 for record in records:
-                    transaction.send(writer, Place(self._target, place.number), Position(place, record.offset))
+                    transaction.send(writer, Place(self.target, place.number), Position(place, record.offset))
             transaction.positions = _next_offsets(polled)
-            writer.send_offsets(transaction.positions, reader, self._group)
+            writer.send_offsets(transaction.positions, reader, self.group)
             if self.rng.random() < ABORT_SHARE:
                 writer.abort()
                 raise _Aborted

@@ -21,7 +21,10 @@ POINTS_MAX: Final = 6_000
 """Points of each kind: more would make the file large and the diagram not clearer."""
 
 INK, FAINT, UNKNOWN_COLOUR = "#222", "#ccc", "#d62728"
-FAULT_COLOURS: Final = {"killed": "#222", "paused": "#9467bd", "cut": "#ff7f0e", "unanswered": "#e0b000"}
+FAULT_COLOURS: Final = {"killed": "#222", "paused": "#9467bd", "cut": "#ff7f0e", "unanswered": "#e0b000"} | {
+    "stopped": "#1f77b4",
+    "started": "#2ca02c",
+}
 
 
 class Kind(NamedTuple):

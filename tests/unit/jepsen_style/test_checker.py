@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.integration.jepsen_style.checker import check, report
 from tests.integration.jepsen_style.history import (
@@ -16,6 +17,7 @@ from tests.integration.jepsen_style.history import (
     Poll,
     Position,
     Record,
+    Rows,
     Send,
     Transaction,
     Write,
@@ -30,6 +32,10 @@ DONE, NO_EFFECT, UNKNOWN = Outcome.DONE, Outcome.NO_EFFECT, Outcome.UNKNOWN
 
 def send(value: str, offset: int | None = None, outcome: Outcome = DONE) -> Send:
     return Send(client="sender", start_s=1, end_s=2, write=Write(A, value, offset), outcome=outcome)
+
+
+def later(event: Send) -> Send:
+    return msgspec.structs.replace(event, start_s=event.start_s + 1)
 
 
 def transaction(outcome: Outcome, *writes: Write, ending_s: float | None = 5, at: int | None = None) -> Transaction:
@@ -65,6 +71,10 @@ def poll(
 def log(place: Place, *records: tuple[int, str], committed: bool = True) -> Log:
     log_records = tuple(Record(*record) for record in records)
     return Log(client="final reader", start_s=98, end_s=99, place=place, committed=committed, records=log_records)
+
+
+def rows(place: Place, *records: tuple[int, str]) -> Rows:
+    return Rows(client="table", start_s=98, end_s=99, place=place, records=tuple(Record(*record) for record in records))
 
 
 def offset_read(offset: int, at_s: float = 97, group: str = "readers") -> OffsetRead:
@@ -106,6 +116,7 @@ GOOD: list[HistoryEvent] = [
     log(A, (0, "s0"), (1, "s1"), (3, "s2"), (4, "t0"), (6, "u0"), (8, "perhaps")),
     log(A, (0, "s0"), (1, "s1"), (2, "n0"), (3, "s2"), (4, "t0"), (6, "u0"), (8, "perhaps"), committed=False),
     log(B, (0, "t1"), (2, "u1")),
+    rows(B, (0, "t1"), (2, "u1")),
 ]
 
 COPIED: list[HistoryEvent] = [
@@ -146,6 +157,29 @@ BAD: dict[str, tuple[str, list[HistoryEvent]]] = {
     ),
     "offsets without records": ("torn transaction", [*COPIED, offset_read(3, group="copiers")]),
     "records without offsets": ("torn transaction", [*COPIED, offset_read(1, group="copiers")]),
+    "later write is at an earlier offset": (
+        "reordered write",
+        [send("s0", 1), later(send("s1", 0)), log(A, (0, "s1"), (1, "s0"))],
+    ),
+    "write is before an earlier one of its transaction": (
+        "reordered write",
+        [transaction(DONE, Write(A, "t0", 1), Write(A, "t1", 0)), log(A, (0, "t1"), (1, "t0"))],
+    ),
+    "row is missing": ("inconsistent log", [log(A, (0, "s0"), (1, "s1")), rows(A, (1, "s1"))]),
+    "row has another value": ("inconsistent log", [log(A, (0, "s0")), rows(A, (0, "s1"))]),
+    "row is in the table twice": ("inconsistent log", [log(A, (0, "s0")), rows(A, (0, "s0"), (0, "s0"))]),
+    "row of an aborted record": (
+        "inconsistent log",
+        [log(A, (0, "s0")), log(A, (0, "s0"), (1, "n0"), committed=False), rows(A, (0, "s0"), (1, "n0"))],
+    ),
+    "two readers of the log read different records": (
+        "inconsistent log",
+        [log(A, (0, "s0"), (1, "s1")), log(A, (0, "s0"))],
+    ),
+    "committed record is missing among all": (
+        "inconsistent log",
+        [log(A, (0, "s0"), (1, "s1")), log(A, (0, "s0"), committed=False)],
+    ),
     "two values at one offset": ("inconsistent offset", [send("s0", 0), poll((0, "other")), log(A, (0, "s0"))]),
     "record is not at its acknowledged offset": ("inconsistent offset", [send("s0", 7), log(A, (0, "s0"))]),
     "offset was polled twice in a session": (

@@ -18,6 +18,7 @@ from tests.integration.jepsen_style.known_client_bugs import (
     LIBRDKAFKA_GONE,
     UNKNOWN,
     HungCall,
+    aborts_nothing,
     of_kafka_python,
     of_librdkafka,
 )
@@ -109,6 +110,27 @@ def test_cause_is_unknown_when_kafka_python_is_idle_and_dropped_no_request(lines
 )
 def test_cause_of_librdkafka_follows_from_its_log(lines: list[str], cause: str) -> None:
     assert of_librdkafka(lines) == cause
+
+
+BEGUN = "TXNAPI [moves#producer-1] [thrd:app]: Transactional API called: begin_transaction (in txn state Ready)"
+REJECTED = (
+    'ADDPARTS [moves#producer-1] [thrd:main]: TxnCoordinator/1: AddPartitionsToTxn response: partition "a": [0]:'
+    " Broker: Not coordinator"
+)
+REGISTERED = "ADDPARTS [moves#producer-1] [thrd:main]: a [0] registered with transaction"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([BEGUN, REGISTERED, BEGUN, REJECTED], True),
+        ([BEGUN, REJECTED, REGISTERED], False),
+        ([BEGUN, REJECTED, BEGUN], False),
+        ([], False),
+    ],
+)
+def test_librdkafka_aborts_nothing_when_its_partitions_were_only_rejected(lines: list[str], expected: bool) -> None:
+    assert aborts_nothing(lines) == expected
 
 
 def test_hung_call_is_reported_with_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from lakestream.aio.gather import gather_limited
-from lakestream.aio.single_flight import Coalescer
+from lakestream.aio.single_flight import Coalescer, shared
 from lakestream.aio.threads import Threads
 from lakestream.clock import Clock, Ids
 from lakestream.coordination import dynamic_configs, placement
@@ -385,7 +385,7 @@ class GroupCoordinator:
             task.add_done_callback(_log_bug)
         try:
             async with asyncio.timeout(self.settings.load_ms_max / 1000):
-                return await asyncio.shield(task)
+                return await shared(task)
         except TimeoutError:
             raise GroupRequestFailed(
                 GroupError.COORDINATOR_LOAD_IN_PROGRESS, f"group {name} is being loaded: retry"

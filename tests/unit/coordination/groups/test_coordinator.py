@@ -14,7 +14,7 @@ from lakestream.coordination.groups.errors import GroupError, GroupRequestFailed
 from lakestream.coordination.groups.messages import GroupLimits
 from lakestream.coordination.groups.offset_expiration import LEFTOVER_MS, OffsetExpiration
 from lakestream.coordination.groups.offset_rules import Committer
-from lakestream.errors import Unavailable, Uncertain
+from lakestream.errors import LakestreamError, Unavailable, Uncertain
 from lakestream.metadata import keys
 from lakestream.metadata.group_records import BlockId, CommitSequence, packed_block, packed_offset
 from lakestream.metadata.groups import Committed, GroupRecord, GroupState, OffsetBlock
@@ -310,6 +310,23 @@ async def test_waiting_members_get_not_coordinator_when_the_broker_stops(cluster
         await joining
     with raises(GroupError.NOT_COORDINATOR):
         await ClassicMember(broker).join()
+
+
+async def test_requests_that_wait_for_the_store_get_an_error_when_the_broker_stops(cluster: Cluster) -> None:
+    """Shared reads are cancelled. A request that were cancelled with them would have no response."""
+    first = await cluster.broker()
+    member = await ClassicMember(first).alone()
+    await first.isolate()
+    member.at = broker = await cluster.broker()
+    await broker.isolate()
+    broker.store.readable.clear()
+    loading, fetching = asyncio.create_task(member.beat()), asyncio.create_task(member.committed(P))
+    await asyncio.sleep(0.02)
+    await broker.groups.close()
+    with pytest.raises(LakestreamError):
+        await loading
+    with pytest.raises(LakestreamError):
+        await fetching
 
 
 # ── into memory and out of it ────────────────────────────────────────────────────────────────────────────────────────

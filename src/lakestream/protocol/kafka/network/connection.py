@@ -299,7 +299,9 @@ class Connection(asyncio.BufferedProtocol):
             self._limits.outliving.discard(task)
             self._limits.release(slot.size)
         if task.cancelled():
-            return  # the client has disconnected
+            # Usually the client has disconnected. Otherwise this and all later requests would never have a response.
+            self.close("a request was cancelled")
+            return
         error = task.exception()
         if error is None:
             slot.response = task.result()

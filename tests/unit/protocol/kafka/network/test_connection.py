@@ -143,6 +143,26 @@ async def test_stalled_client_is_disconnected_when_another_client_needs_its_buff
             assert await stalled.read(1) == b""
 
 
+async def test_connection_is_closed_when_its_request_is_cancelled() -> None:
+    """Otherwise this and all later requests would have no response, and the broker would not stop."""
+
+    class Cancelling(Echo):
+        async def __call__(self, connection: Connection, frame: bytes | memoryview) -> ResponseBytes:
+            if len(frame) == 1:
+                raise asyncio.CancelledError  # as of a task that it waits for
+            return await super().__call__(connection, frame)
+
+    async with serving(ServerSettings(), Cancelling()) as (server, port), connected(port) as (reader, writer):
+        writer.write(framed(b"12"))
+        assert await read_response(reader) == 2
+        writer.write(framed(b"1") + framed(b"12"))
+        with suppress(ConnectionResetError):
+            async with asyncio.timeout(5):
+                assert await reader.read(1) == b""
+        async with asyncio.timeout(5):
+            await server.stop()
+
+
 async def test_closed_connection_is_freed_without_the_garbage_collector() -> None:
     """Each connection has a buffer, and the collector runs rarely in a broker: it would keep hundreds of megabytes."""
     gc.disable()
