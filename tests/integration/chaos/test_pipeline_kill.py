@@ -88,7 +88,7 @@ class Broker:
 
 
 @pytest.mark.timeout(2 * EXTERNAL_S_MAX + 300 + RUN_S)
-@pytest.mark.parametrize("stores", [SQLITE_AND_DISK, OXIA_AND_S3])
+@pytest.mark.parametrize("stores", [SQLITE_AND_DISK, *([OXIA_AND_S3] if SOAK else [])])  # else test_cluster_run.py
 async def test_log_tables_and_consumers_agree_when_processes_are_killed(stores: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("STORM_SEED") or random.randrange(10**6))
     log = event_log()
