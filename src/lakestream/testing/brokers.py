@@ -61,7 +61,7 @@ class BrokerProcess:
 
     def rss_bytes(self) -> int:
         """Returns the memory of all its processes. What they share counts once for each."""
-        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self._process.group())
+        pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.process.group())
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def log(self) -> str:
