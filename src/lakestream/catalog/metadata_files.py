@@ -21,7 +21,7 @@ from lakestream.catalog.locations import Locations
 from lakestream.catalog.table_metadata.json_model import Json, file_json, normalised
 from lakestream.clock import Ids
 from lakestream.errors import Corrupt, Missing, Rejected
-from lakestream.json_values import has_more_values
+from lakestream.json_values import has_more_values, is_nested_too_deeply
 from lakestream.model import Buffer, MiB
 from lakestream.storage.object_store import ObjectStore
 
@@ -188,6 +188,8 @@ def _parsed(location: str, stored: Buffer, bytes_max: int, of_client: bool) -> M
         )
     found = MetadataFile(location, raw)
     _ = found.content
+    if is_nested_too_deeply(raw):
+        raise Rejected(f"{location[:200]} is nested too deeply")
     return found
 
 
