@@ -160,6 +160,7 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
             self._error = (400, "the request is not valid HTTP")
             self._deadline: asyncio.TimerHandle | None = None  # of the head, or of a body that no handler reads
             self._unread_timer: asyncio.TimerHandle | None = None
+            self._running: RequestResponseCycle | None = None  # of the request whose response is next
             self._address = self.client[0] if self.client else ""
             by_address[self._address] += 1
             is_above = by_address[self._address] > settings.connections_per_address_max
@@ -173,6 +174,7 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            self._disconnect_running()
             self._unset_keepalive_if_required()
             self._stop_deadline()
             self._stop_unread_timer()
@@ -246,6 +248,7 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
         def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
             if unread and has_too_much_unread():
                 app = JSONResponse({"error": _NOT_READ}, 503)
+            self._running = cycle
             super()._start_asgi_task(cycle, app)
 
         def _start_unread_timer(self) -> None:
@@ -286,8 +289,15 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
                 self._deadline.cancel()
                 self._deadline = None
 
+        def _disconnect_running(self) -> None:
+            """Ends the request whose response is next. uvicorn ends the last one that was sent ahead."""
+            if self._running is not None:
+                self._running.disconnected = True
+                self._running.message_event.set()
+
         def _reject(self, status: int, message: str) -> None:
             """Writes a response to a request that is not parsed to its end, and closes the connection."""
+            self._disconnect_running()
             body = json.dumps({"error": message}).encode()
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)

@@ -6,6 +6,7 @@ import gzip
 import json
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -280,3 +281,38 @@ async def test_response_that_is_read_slowly_arrives_whole() -> None:
         writer.close()
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("ahead", [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"not HTTP\r\n\r\n"])
+async def test_request_ends_when_the_client_disconnects_or_sends_an_invalid_one_ahead(ahead: bytes) -> None:
+    """Else its response is written to a closed connection, which is an error in the log with uvloop."""
+    started, gone = asyncio.Event(), asyncio.Event()
+    ends: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        started.set()
+        await gone.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(20):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(1):
+            ends.append(await receive())
+
+    server = HttpServer(HttpSettings())
+    _, port = server.bind("127.0.0.1", 0)
+    await server.serve(app)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(10):
+            await started.wait()
+        writer.write(ahead)
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+        await asyncio.sleep(0.05)
+        gone.set()
+    finally:
+        await server.stop()
+    assert ends == [{"type": "http.disconnect"}]
