@@ -57,7 +57,7 @@ class MetadataFile:
         """The parsed metadata. Callers must not change it."""
         try:
             return normalised(msgspec.json.decode(self.raw, type=Json))
-        except (msgspec.DecodeError, Rejected, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, Rejected, RecursionError) as error:
             if self._on_damage is not None:
                 self._on_damage(self.location)
             raise Corrupt(f"{self.location} is damaged: {error}") from error

@@ -92,7 +92,7 @@ def decoded(body: bytes, name: str) -> Iterator[Action]:
         if line.strip():
             try:
                 yield _decode(line)
-            except (msgspec.MsgspecError, RecursionError) as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise Corrupt(f"{name} is not a commit of a Delta table: {error}") from error
 
 

@@ -151,6 +151,7 @@ def test_files_with_deletes() -> None:
     "line",
     [
         b"{",
+        b'{"txn":{"appId":"\xff","version":1}}',
         b'{"commitInfo":{"a":' + b"[" * 5_000,
         b'{"txn":{"appId":"a","version":9223372036854775808}}',
         b'{"add":{"path":"a","size":1e40}}',
