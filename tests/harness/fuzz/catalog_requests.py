@@ -194,7 +194,7 @@ class CatalogRequests:
         file = self._files.metadata_file(seed, location)
         body = {"name": name, "metadata-location": file, "overwrite": False}
         if self._rng.random() < 0.2:
-            body = mutated(body, self._rng)
+            body = mutated(body, self._rng) | {"name": name}  # else the table's files would be removed under it
 
         def registered(status: int, answer: bytes) -> None:
             self._learn(path, status, answer)
@@ -206,9 +206,10 @@ class CatalogRequests:
         return Sent("POST", f"/v1/namespaces/{self._namespace}/register", to_json(body), registered)
 
     def _unregistered(self, path: str, status: int) -> None:
-        if status in (204, 404):
-            self._files.remove(self._registered.pop(path, f"{self._root}/none"))
-            self._tables.pop(path, None)
+        location = self._registered.pop(path, None)
+        self._tables.pop(path, None)
+        if status == 204 and location is not None:
+            self._files.remove(location)
 
     def _read(self) -> Sent:
         path = self._path()
