@@ -45,7 +45,7 @@ RUN_S_MAX: Final = FUZZ_S + REQUESTS_MIN / 100
 MiB: Final = 1 << 20
 CATALOG_CLIENTS: Final = 4
 REGISTRY_CLIENTS: Final = 2
-RAW_CLIENTS: Final = 4
+RAW_CLIENTS: Final = 2
 PIPELINED: Final = 4
 RESPONSE_S_MAX: Final = 5.0
 """On a loaded machine."""
@@ -57,7 +57,7 @@ SLOW_CLIENTS: Final = 20
 
 _NOT_PARSED: Final = re.compile(
     rb"request body is (invalid|not valid|nested)|is not valid HTTP|no endpoint|is damaged|cannot be read"
-    rb"|method not allowed|not found\"|is not UTF-8|not_parsed"
+    rb"|method not allowed|not found\"|is not UTF-8"
 )
 """Messages about requests and files that a parser rejects. Others are about their content."""
 
