@@ -74,7 +74,7 @@ covers: setup ## list the tests that execute a file: FILE=src/lakestream/…/mod
 
 soak: tools ## the long tests, for two hours or more: all clients and settings, more broker kills and faults than make test
 	SOAK=1 FUZZ_S=$(SOAK_S) KILL_RUN_S=$(SOAK_S) TURMOIL_S=$(TURMOIL_S) CLUSTER_RUN_S=$(CLUSTER_S) $(BIN)/pytest -rfE --timeout 600 $(addprefix tests/integration/,\
-	  clients groups transactions chaos)
+	  clients groups transactions chaos processes/test_http_fuzz.py) tests/property/test_damaged_files.py
 
 sim: setup ## run the deterministic simulation: SEEDS=n runs, or one run with SEED=k
 	$(BIN)/python -m tests.simulation.run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))

@@ -21,7 +21,7 @@ from lakestream.catalog.locations import Locations
 from lakestream.catalog.table_metadata.json_model import Json, file_json, normalised
 from lakestream.clock import Ids
 from lakestream.errors import Corrupt, Missing, Rejected
-from lakestream.json_values import has_more_values
+from lakestream.json_values import has_more_values, is_nested_too_deeply
 from lakestream.model import Buffer, KiB, MiB
 from lakestream.storage.object_store import ObjectStore
 
@@ -58,7 +58,7 @@ class MetadataFile:
         """The parsed metadata. Callers must not change it."""
         try:
             return normalised(msgspec.json.decode(self.raw, type=Json))
-        except (msgspec.DecodeError, Rejected, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, Rejected, RecursionError) as error:
             raise self.damaged(error) from error
 
     def without_snapshots(self) -> Json:
@@ -66,7 +66,7 @@ class MetadataFile:
         try:
             fields = msgspec.json.decode(self.raw, type=dict[str, msgspec.Raw])
             return normalised({name: msgspec.json.decode(fields[name]) for name in fields.keys() - _GROWING})
-        except (msgspec.DecodeError, Rejected, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, Rejected, RecursionError) as error:
             raise self.damaged(error) from error
 
     def damaged(self, reason: object) -> Corrupt:
@@ -202,6 +202,8 @@ def _parsed(location: str, stored: Buffer, bytes_max: int, of_client: bool) -> M
         )
     found = MetadataFile(location, raw)
     _ = found.content
+    if is_nested_too_deeply(raw):
+        raise Rejected(f"{location[:200]} is nested too deeply")
     return found
 
 

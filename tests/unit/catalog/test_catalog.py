@@ -357,7 +357,7 @@ async def test_metadata_without_snapshots_is_the_same_otherwise(catalog: Catalog
 async def test_a_damaged_or_missing_file_is_named(catalog: Catalog, objects: MemoryObjectStore) -> None:
     table = await catalog.create(NAME, NewTable(SCHEMA))
     key = table.metadata_location.removeprefix(f"{ROOT}/")
-    for damaged in (b"{", b"[]", b'{"format-version":9}', gzip.compress(b"{}")[:-3], b"[" * 100_000):
+    for damaged in (b"{", b"[]", b'{"format-version":9}', gzip.compress(b"{}")[:-3], b"[" * 100_000, b'{"a":"\xff"}'):
         await objects.put(key, [damaged])
         with pytest.raises(Corrupt, match="orders"):
             _ = (await catalog_over(catalog.pointers._store, objects).load(NAME)).metadata

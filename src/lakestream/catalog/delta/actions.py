@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from lakestream.catalog.table_metadata.json_model import Id, SmallId
 from lakestream.errors import Corrupt
 
 PROVIDER: Final = "parquet"
@@ -14,8 +15,8 @@ class _CamelStruct(msgspec.Struct, frozen=True, rename="camel"): ...
 
 
 class Protocol(_CamelStruct, frozen=True, omit_defaults=True):
-    min_reader_version: int = msgspec.field()
-    min_writer_version: int = msgspec.field()
+    min_reader_version: SmallId = msgspec.field()
+    min_writer_version: SmallId = msgspec.field()
     reader_features: tuple[str, ...] | None = None
     writer_features: tuple[str, ...] | None = None
 
@@ -35,23 +36,23 @@ class MetaData(_CamelStruct, frozen=True):
     format: FileFormat = FileFormat()
     partition_columns: tuple[str, ...] = ()
     configuration: dict[str, str] = {}
-    created_time: int | None = None
+    created_time: Id | None = None
     name: str | None = None
     description: str | None = None
 
 
 class Txn(_CamelStruct, frozen=True, omit_defaults=True):
     app_id: str
-    version: int
-    last_updated: int | None = None
+    version: Id
+    last_updated: Id | None = None
 
 
 class Add(_CamelStruct, frozen=True, omit_defaults=True):
     path: str = msgspec.field()
     """Relative to the table, percent-encoded."""
     partition_values: dict[str, str | None] | None = None
-    size: int | None = None
-    modification_time: int | None = None
+    size: Id | None = None
+    modification_time: Id | None = None
     data_change: bool | None = None
     stats: str | None = None
     deletion_vector: dict[str, Any] | None = None
@@ -60,11 +61,11 @@ class Add(_CamelStruct, frozen=True, omit_defaults=True):
 
 class Remove(_CamelStruct, frozen=True, omit_defaults=True):
     path: str = msgspec.field()
-    deletion_timestamp: int | None = None
+    deletion_timestamp: Id | None = None
     data_change: bool | None = None
     extended_file_metadata: bool | None = None
     partition_values: dict[str, str | None] | None = None
-    size: int | None = None
+    size: Id | None = None
 
 
 class Action(_CamelStruct, frozen=True, omit_defaults=True):
@@ -91,7 +92,7 @@ def decoded(body: bytes, name: str) -> Iterator[Action]:
         if line.strip():
             try:
                 yield _decode(line)
-            except msgspec.MsgspecError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise Corrupt(f"{name} is not a commit of a Delta table: {error}") from error
 
 

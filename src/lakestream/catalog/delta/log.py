@@ -142,7 +142,7 @@ class DeltaLog:
         try:
             body = await self._objects.get(self._key(_HINT))
             return msgspec.json.decode(bytes(body), type=_LastCheckpoint).version
-        except (Missing, msgspec.MsgspecError):
+        except (Missing, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return NO_VERSION
 
     def _key(self, name: str) -> str:

@@ -18,7 +18,7 @@ from lakestream.catalog.catalog import Catalog
 from lakestream.catalog.errors import NoSuchTable
 from lakestream.catalog.table_metadata.json_model import Json, schema_of
 from lakestream.catalog.topic_table.field_names import fields_of
-from lakestream.errors import Misconfigured
+from lakestream.errors import Corrupt, Misconfigured
 
 MAPPING_MODE: Final = "delta.columnMapping.mode"
 MAPPING_ID_MAX: Final = "delta.columnMapping.maxColumnId"
@@ -159,8 +159,14 @@ def _type(kind: Any, names: Mapping[int, str], mapped: bool) -> Any:
 
 
 def physical_names(text: str) -> dict[int, str]:
-    """Returns the names in files of a Delta schema that was written here, by field id. Existing files have them."""
-    return dict(_physical_names(msgspec.json.decode(text)))
+    """Returns the names in files of a table's Delta schema, by field id. Existing files have them.
+
+    Corrupt: another engine wrote a schema that is not valid.
+    """
+    try:
+        return dict(_physical_names(msgspec.json.decode(text)))
+    except (msgspec.MsgspecError, AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise Corrupt(f"the schema in the Delta log is not valid ({error!r:.100})") from error
 
 
 def _physical_names(kind: Any) -> Iterator[tuple[int, str]]:

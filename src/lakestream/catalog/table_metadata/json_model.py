@@ -117,6 +117,7 @@ class MetadataShape(_KebabStruct, frozen=True):
     next_row_id: Id = 0
     statistics: list[StatisticsShape] | None = None
     partition_statistics: list[StatisticsShape] | None = None
+    encryption_keys: list[Json] | None = None
 
 
 def check_snapshot(snapshot: Json) -> SnapshotShape:
@@ -170,7 +171,8 @@ def _fill_in_v1(whole: Json) -> None:
         ]
         whole["partition-specs"] = [{"spec-id": 0, "fields": numbered}]
         whole["default-spec-id"] = 0
-        whole.setdefault("last-partition-id", max((field["field-id"] for field in numbered), default=999))
+        ids = [field["field-id"] for field in numbered if isinstance(field["field-id"], int)]
+        whole.setdefault("last-partition-id", max(ids, default=999))
     whole.setdefault("sort-orders", [{"order-id": 0, "fields": []}])
     whole.setdefault("default-sort-order-id", 0)
 

@@ -144,4 +144,5 @@ def spec_meaning(spec: Json) -> tuple[object, ...]:
 
 
 def order_meaning(order: Json) -> tuple[object, ...]:
-    return tuple((*field_meaning(field), field["direction"], field["null-order"]) for field in order["fields"])
+    # Registered metadata may have a field without a null order.
+    return tuple((*field_meaning(field), field["direction"], str(field.get("null-order"))) for field in order["fields"])

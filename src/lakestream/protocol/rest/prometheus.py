@@ -280,7 +280,7 @@ decode_readings: Final = msgspec.msgpack.Decoder(Readings).decode
 
 def reading(metric: Metric, value: float | Distribution, *labels: str) -> Reading:
     assert len(labels) == len(metric.labels), f"{metric.name} has the labels {metric.labels}, not {labels}"
-    return Reading(metric.name, labels, value)
+    return Reading(metric.name, labels, int(value) if isinstance(value, bool) else value)  # a bool is not decoded
 
 
 def text(readings: Iterable[tuple[str, Reading]]) -> bytes:
@@ -316,7 +316,7 @@ def _histogram(name: str, labels: str, distribution: Distribution) -> Iterator[s
 
 def _number(value: float) -> str:
     if math.isfinite(value):
-        return repr(value + 0)  # True is 1
+        return repr(value)
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 

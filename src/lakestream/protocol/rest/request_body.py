@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from lakestream.errors import Rejected, Unavailable
-from lakestream.json_values import has_more_values
+from lakestream.json_values import has_more_values, is_nested_too_deeply
 from lakestream.model import KiB, MiB
 
 BODY_S_MAX: Final = 30
@@ -91,10 +91,16 @@ def _decoded(body: bytes, kind: type[T], invalid: type[Rejected]) -> T:
     if has_more_values(body, VALUES_MAX):
         raise BodyTooLarge(f"request body has more than {VALUES_MAX} values, the maximum")
     try:
-        return msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise invalid(f"request body is invalid: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Rejected(f"request body is not valid JSON: {error}") from error
     except RecursionError as error:
-        raise Rejected("request body is nested too deeply") from error
+        raise Rejected(_DEEP) from error
+    if is_nested_too_deeply(body):
+        raise Rejected(_DEEP)
+    return found
+
+
+_DEEP: Final = "request body is nested too deeply"

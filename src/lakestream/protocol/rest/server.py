@@ -34,6 +34,7 @@ class HttpSettings:
     idle_s_max: int = 30  # without a request, or with a response that the client does not read
     pipelined_max: int = 16  # requests of a connection that wait for the response to an earlier one
     unread_bytes_max: int = 256 * MiB  # of all responses that clients read slowly; beyond it requests are rejected
+    discarded_bytes_max: int = 4 * MiB  # of a body whose request has its response already
     stop_s_max: int = 5
     backlog: int = 1024
 
@@ -156,10 +157,12 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
             self._head_bytes = 0  # of the URL and the headers that have been parsed
             self._other_bytes = 0  # of the request, but for its body
             self._body_bytes = 0
+            self._discarded_bytes = 0
             self._body_parts: list[bytes] = []
             self._error = (400, "the request is not valid HTTP")
             self._deadline: asyncio.TimerHandle | None = None  # of the head, or of a body that no handler reads
             self._unread_timer: asyncio.TimerHandle | None = None
+            self._running: RequestResponseCycle | None = None  # of the request whose response is next
             self._address = self.client[0] if self.client else ""
             by_address[self._address] += 1
             is_above = by_address[self._address] > settings.connections_per_address_max
@@ -173,6 +176,7 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            self._disconnect_running()
             self._unset_keepalive_if_required()
             self._stop_deadline()
             self._stop_unread_timer()
@@ -190,6 +194,8 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
             self._other_bytes += len(data)
             super().data_received(data)
             self._flush_body()
+            if self._discarded_bytes > settings.discarded_bytes_max:
+                self.transport.close()
             if self._other_bytes > settings.head_bytes_max + self._body_bytes and not self.transport.is_closing():
                 self._reject(431, f"the request has more than {settings.head_bytes_max} bytes without its body")
 
@@ -198,7 +204,7 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
                 self._error = (400, f"more than {settings.pipelined_max} requests were sent ahead")
                 raise _BadRequest
             super().on_message_begin()
-            self._head_bytes = self._other_bytes = self._body_bytes = 0
+            self._head_bytes = self._other_bytes = self._body_bytes = self._discarded_bytes = 0
 
         def on_url(self, url: bytes) -> None:
             self._count_head(len(url))
@@ -216,7 +222,10 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
         def on_body(self, body: bytes) -> None:
             self._body_bytes += len(body)
             self._other_bytes -= len(body)
-            self._body_parts.append(body)  # joined once: a client may send very small chunks
+            if self.cycle.response_complete:
+                self._discarded_bytes += len(body)
+            else:
+                self._body_parts.append(body)  # joined once: a client may send very small chunks
 
         def on_message_complete(self) -> None:
             self._flush_body()
@@ -246,6 +255,7 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
         def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
             if unread and has_too_much_unread():
                 app = JSONResponse({"error": _NOT_READ}, 503)
+            self._running = cycle
             super()._start_asgi_task(cycle, app)
 
         def _start_unread_timer(self) -> None:
@@ -286,8 +296,15 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
                 self._deadline.cancel()
                 self._deadline = None
 
+        def _disconnect_running(self) -> None:
+            """Ends the request whose response is next. uvicorn ends the last one that was sent ahead."""
+            if self._running is not None:
+                self._running.disconnected = True
+                self._running.message_event.set()
+
         def _reject(self, status: int, message: str) -> None:
             """Writes a response to a request that is not parsed to its end, and closes the connection."""
+            self._disconnect_running()
             body = json.dumps({"error": message}).encode()
             head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)

@@ -1,5 +1,6 @@
 """Commits that bring a Delta table to the state of the Iceberg table."""
 
+import pytest
 from tests.harness.catalog.iceberg_tables import new_table, snapshot
 
 from lakestream.catalog.delta.actions import Action, Add, MetaData, Protocol, decoded, encoded
@@ -17,6 +18,7 @@ from lakestream.catalog.delta.paths import key_of, path_of
 from lakestream.catalog.delta.state import DeltaState
 from lakestream.catalog.table_metadata.json_model import Json
 from lakestream.catalog.topic_table.live_file import LiveFile
+from lakestream.errors import Corrupt
 
 NOW = 5
 
@@ -143,3 +145,19 @@ def test_files_with_deletes() -> None:
     assert found(file("x", 2, 1, partition=-1)) == ["a", "b"]
     assert found(file("x", 3, 2, partition=-1)) == ["a", "b"], "equality deletes apply to earlier files"
     assert found(file("x", 1, 1, referenced_file="b")) == [], "the file was rewritten after the delete"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b'{"txn":{"appId":"\xff","version":1}}',
+        b'{"commitInfo":{"a":' + b"[" * 5_000,
+        b'{"txn":{"appId":"a","version":9223372036854775808}}',
+        b'{"add":{"path":"a","size":1e40}}',
+        b'{"protocol":{"minReaderVersion":2147483648,"minWriterVersion":1}}',
+    ],
+)
+def test_commit_of_the_log_is_not_read_when_it_is_not_valid(line: bytes) -> None:
+    with pytest.raises(Corrupt, match="x is not a commit of a Delta table"):
+        list(decoded(line, "x"))

@@ -10,6 +10,7 @@ from lakestream.catalog.delta.schema import delta_schema, physical_names, unsupp
 from lakestream.catalog.table_metadata.json_model import Json
 from lakestream.catalog.topic_table.columns import iceberg_schema
 from lakestream.catalog.topic_table.field_names import named_in_files, parquet_names
+from lakestream.errors import Corrupt
 from lakestream.schemas.columns import all_columns, columns_of
 
 
@@ -112,3 +113,12 @@ def test_names_in_files_are_stable_and_unique() -> None:
         (11, "a"),
         (12, "b"),
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"fields":5}', '{"fields":[1]}', '{"fields":[{"name":"a"}]}', "[" * 5_000, '{"fields":[{"metadata":1}]}'],
+)
+def test_names_are_not_read_when_the_schema_in_the_log_is_not_valid(text: str) -> None:
+    with pytest.raises(Corrupt, match="the schema in the Delta log is not valid"):
+        physical_names(text)

@@ -538,3 +538,31 @@ def test_snapshot_log_entry_is_removed_when_its_snapshot_is_missing() -> None:
     table = change(new_table(), *append(1, 1))
     forged = {**table, "snapshot-log": [{"snapshot-id": 777, "timestamp-ms": NOW_MS}, *table["snapshot-log"]]}
     assert normalised(forged)["snapshot-log"] == table["snapshot-log"]
+
+
+@pytest.mark.parametrize("field_id", ["1000", [], None, 1.5])
+def test_metadata_of_version_1_is_rejected_when_a_partition_field_id_is_no_number(field_id: object) -> None:
+    table = file_json(new_table(properties={"format-version": "1"}))
+    fields = [{"name": "p", "transform": "identity", "source-id": 1}] * 2
+    old = {name: table[name] for name in table if name not in ("partition-specs", "default-spec-id")}
+    del old["last-partition-id"]
+    assert normalised({**old, "partition-spec": fields})["last-partition-id"] == 1001
+    with pytest.raises(Rejected, match="field-id"):
+        normalised({**old, "partition-spec": [{**fields[0], "field-id": field_id}, fields[1]]})
+
+
+def test_sort_order_is_added_when_a_registered_one_has_no_null_order() -> None:
+    """Such metadata was accepted, and then each commit with a sort order raised KeyError or TypeError."""
+    field_ = {"source-id": 1, "transform": "identity", "direction": "asc"}
+    for registered in (field_, {**field_, "null-order": []}):
+        table = new_table()
+        table = normalised({**table, "sort-orders": [*table["sort-orders"], {"order-id": 7, "fields": [registered]}]})
+        changed = change(table, u.AddSortOrder({"order-id": 1, "fields": [{**field_, "null-order": "nulls-last"}]}))
+        assert [order["order-id"] for order in changed["sort-orders"]] == [0, 7, 8]
+
+
+@pytest.mark.parametrize("entries", [5, True, "abc", {"key-id": "a"}, [1]])
+def test_metadata_is_rejected_when_encryption_keys_are_no_list_of_objects(entries: object) -> None:
+    """Such metadata was accepted, and then each commit with a key raised TypeError."""
+    with pytest.raises(Rejected, match="encryption-keys"):
+        normalised({**new_table(properties={"format-version": "3"}), "encryption-keys": entries})

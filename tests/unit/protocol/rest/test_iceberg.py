@@ -357,6 +357,8 @@ async def test_transaction_is_unsupported_when_it_has_several_tables(client: Cli
     assert several.error == (406, "UnsupportedOperationException")
 
 
+NESTED = b'{"name":"x","schema":' + b'{"x":' * 500 + b"1" + b"}" * 501
+"""msgspec decodes it, and functions in Python that call themselves for each level raise RecursionError."""
 DEEP = b'{"name":"x","schema":' + b'{"type":' * 50_000
 
 
@@ -383,6 +385,7 @@ DEEP = b'{"name":"x","schema":' + b'{"type":' * 50_000
             "format-version",
         ),
         ("namespaces/default/tables", DEEP, "nested too deeply"),
+        ("namespaces/default/tables", NESTED, "nested too deeply"),
         ("namespaces/default/tables/t", {"requirements": [], "updates": [{"action": "explode"}]}, "explode"),
         ("namespaces/default/tables/t", {"requirements": [{"type": "x"}], "updates": []}, "$.requirements[0]"),
         (

@@ -109,3 +109,10 @@ def test_groups_and_transactions_have_readings() -> None:
     ]
     assert [one.value for one in readings] == [1, 2, 3, 4, 0, 1, 0.002, 3, 4, 5, 6]
     assert {one.metric for one in readings} <= set(prometheus.BY_NAME)
+
+
+def test_readings_are_decoded_when_a_value_is_a_bool() -> None:
+    """`/metrics` on the HTTP port returned 500 as soon as a pipeline had reported a topic."""
+    readings = [reading(prometheus.TABLE_STALLED, value, "orders") for value in (True, False)]
+    assert prometheus.decode_readings(prometheus.encode_readings(readings)) == readings
+    assert b'lakestream_table_stalled{topic="orders",worker="0"} 1\n' in text([("0", readings[0])])

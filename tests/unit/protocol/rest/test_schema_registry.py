@@ -441,6 +441,8 @@ async def test_registration_is_rejected_when_the_body_is_invalid(body: bytes, ex
         ("GET", "subjects/s/nothing", (404, 404)),
         ("PATCH", "subjects", (405, 405)),
         ("PUT", "subjects/s", (405, 405)),
+        ("GET", f"subjects/s/versions/{'0' * 19}1{'9' * 5_000}", (422, 42202)),
+        ("GET", f"schemas/ids/{'0' * 20}{'9' * 5_000}", (404, 404)),
         ("GET", "contexts/a:b/subjects", (422, 42208)),
         ("DELETE", "contexts/.", (422, 42205)),
     ],

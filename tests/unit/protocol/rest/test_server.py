@@ -6,6 +6,7 @@ import gzip
 import json
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -242,6 +243,29 @@ async def test_connections_of_one_address_are_limited() -> None:
         await server.stop()
 
 
+async def test_connection_is_closed_when_a_body_continues_after_its_response() -> None:
+    """The response arrives before the end of a body up to the limit; a longer one is not received to its end."""
+    head = b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    async with serving(settings=HttpSettings(discarded_bytes_max=1 << 20)) as port:
+        reader, writer = await connect(port)
+        writer.write(head % (1 << 30))
+        assert (await reader.readline()).startswith(b"HTTP/1.1 405 ")
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                while sent < 1 << 29:
+                    writer.write(b" " * 65_536)
+                    await writer.drain()
+                    sent += 65_536
+        assert sent < 1 << 29
+        writer.close()
+        reader, writer = await connect(port)
+        writer.write(head % (1 << 19) + b" " * (1 << 19) + CLOSING)
+        responses = await reader.read()
+        assert responses.count(b"HTTP/1.1 405 ") == responses.count(b"HTTP/1.1 200 ") == 1
+        writer.close()
+
+
 async def large_page() -> bytes:
     return b"x" * (8 << 20)
 
@@ -280,3 +304,38 @@ async def test_response_that_is_read_slowly_arrives_whole() -> None:
         writer.close()
     finally:
         await server.stop()
+
+
+@pytest.mark.parametrize("ahead", [b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", b"not HTTP\r\n\r\n"])
+async def test_request_ends_when_the_client_disconnects_or_sends_an_invalid_one_ahead(ahead: bytes) -> None:
+    """Else its response is written to a closed connection, which is an error in the log with uvloop."""
+    started, gone = asyncio.Event(), asyncio.Event()
+    ends: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        started.set()
+        await gone.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(20):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(1):
+            ends.append(await receive())
+
+    server = HttpServer(HttpSettings())
+    _, port = server.bind("127.0.0.1", 0)
+    await server.serve(app)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(10):
+            await started.wait()
+        writer.write(ahead)
+        await asyncio.sleep(0.05)
+        writer.transport.abort()
+        await asyncio.sleep(0.05)
+        gone.set()
+    finally:
+        await server.stop()
+    assert ends == [{"type": "http.disconnect"}]

@@ -18,6 +18,7 @@ from lakestream.errors import Rejected
 from lakestream.protocol.rest.router import NotServed, RestCall
 
 NUMBER_MAX: Final = 2**31 - 1
+DIGITS_MAX: Final = 20
 CONTEXTS: Final = "contexts"
 
 T = TypeVar("T")
@@ -35,19 +36,20 @@ class RegistryCall(RestCall):
         text = self.args[1].strip()
         if text.lower() == "latest" or text == "-1":
             return LATEST
-        if not text.isdecimal() or not 0 < int(text[:20]) <= NUMBER_MAX:
+        number = _parsed(text)
+        if number is None or not 0 < number <= NUMBER_MAX:
             raise InvalidVersion(
                 f"The specified version '{text[:40]}' is not a valid version id. "
                 'Allowed values are between [1, 2^31-1] and the string "latest"'
             )
-        return int(text)
+        return number
 
     @property
     def id(self) -> int:
-        text = self.args[0]
-        if not text.isdecimal() or int(text[:20]) > NUMBER_MAX:
+        number = _parsed(self.args[0])
+        if number is None or number > NUMBER_MAX:
             raise NotServed(f"there is no endpoint at {self.request.url.path}: an id is a number")
-        return int(text)
+        return number
 
     @property
     def query_subject(self) -> Subject:
@@ -74,6 +76,11 @@ class RegistryCall(RestCall):
         if not text.removeprefix("-").isdecimal():
             raise Rejected(f"{name} is {text[:20]!r}: give a number")
         return int(text[:12])
+
+
+def _parsed(text: str) -> int | None:
+    """Returns None if the text is not a number. `int` raises ValueError for text of more than some thousand digits."""
+    return int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else None
 
 
 def split_context(path: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
