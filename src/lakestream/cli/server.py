@@ -59,7 +59,7 @@ def resolve(arguments: argparse.Namespace) -> None:
 
 
 def runs_here(arguments: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Returns whether the command opens the stores itself: because it is told which, or because they are here."""
+    """Returns whether the command opens the stores itself: options name them, or they are in this folder."""
     if not getattr(arguments, "runs_on_server", False):
         return True
     if arguments.server:
