@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn
 from lakestream.cli.exit_status import fail, run_and_exit_status
 from lakestream.cli.kafka_options import instead_of
 from lakestream.cli.output.progress import show_progress
+from lakestream.cli.process.die_with import die_with
 from lakestream.cli.server import resolve, run_on_server, runs_here
 from lakestream.config.suggestions import did_you_mean, suggest
 
@@ -103,6 +104,8 @@ def _run(words: Sequence[str]) -> int:
         return fail(_unknown_argument(unknown[0], arguments.flags), 2)
     run: Callable[[argparse.Namespace], int] = arguments.run
     show_progress()
+    if parent := getattr(arguments, "parent_process", 0):
+        die_with(parent)
     if not runs_here(arguments, os.environ):
         return run_on_server(arguments, words)
     resolve(arguments)

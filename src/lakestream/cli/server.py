@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPResponse
 from typing import Any, Final
 
+from lakestream.cli.exit_status import exit_reason, fail
 from lakestream.cli.options import ENVIRONMENT_PREFIX, SERVER_VARIABLE, STORE_OPTIONS
 from lakestream.cli.output.http_client import response_to
 from lakestream.config.parsing import format_address
 from lakestream.config.settings import Settings
-from lakestream.errors import LakestreamError, Unavailable
+from lakestream.errors import LakestreamError, Unavailable, Uncertain
 
 SERVER: Final = "http://127.0.0.1:8080"
 BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -44,6 +45,7 @@ def add_server_of_stores(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help=f"server that runs the command, if no option names the stores ({SERVER}) [${SERVER_VARIABLE}]",
     )
+    parser.add_argument("--parent-process", metavar="PID", type=int, default=0, help=argparse.SUPPRESS)
     parser.set_defaults(runs_on_server=True)
 
 
@@ -75,17 +77,22 @@ def runs_here(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
 def run_on_server(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Has the server run the command; prints its output and returns its exit code."""
     server = _server_of(arguments) or SERVER
-    code = 1
+    has_begun = False
     try:
         for line in _lines(server, "POST", "/api/v1/commands", {"words": [*_without_server(words)]}):
+            has_begun = True
             if "exit_code" in line:
-                code = int(line["exit_code"])
-            else:
-                stream = sys.stderr if "error" in line else sys.stdout
-                print(line.get("error", line.get("output", "")), end="", file=stream, flush=True)
+                return _exit_code(int(line["exit_code"]), server)
+            stream = sys.stderr if "error" in line else sys.stdout
+            print(line.get("error", line.get("output", "")), end="", file=stream, flush=True)
     except Unavailable as error:
-        raise Unavailable(f"{error}, or the stores with --data-dir") from error
-    return code
+        if not has_begun:
+            raise Unavailable(f"{error}, or the stores with --data-dir") from error
+    raise Uncertain(f"{server} closed the connection before the command ended: check what it did before you repeat it")
+
+
+def _exit_code(code: int, server: str) -> int:
+    return code if code >= 0 else fail(f"{server}: the command ended early: {exit_reason(code)}", 1)
 
 
 def _server_of(arguments: argparse.Namespace) -> str:
@@ -101,8 +108,11 @@ def _brokers_here() -> str:
 
 
 def _brokers_of(server: str) -> str:
-    (cluster,) = _lines(server, "GET", "/api/v1/cluster", None, CLUSTER_S_MAX)
-    brokers = [format_address(broker["host"], broker["port"]) for broker in cluster["brokers"]]
+    try:
+        (cluster,) = _lines(server, "GET", "/api/v1/cluster", None, CLUSTER_S_MAX)
+        brokers = [format_address(broker["host"], broker["port"]) for broker in cluster["brokers"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LakestreamError(f"{server} is not Lakestream's HTTP port: its response has no brokers") from error
     if not brokers:
         raise Unavailable(f"{server} has no Kafka broker: start one with lakestream serve or lakestream broker")
     return ",".join(brokers)

@@ -151,7 +151,9 @@ class GroupLagMonitor:
             self._list_all = True
         for path in changes.paths:
             group = keys.group_of_offset(path)
-            if group is not None and group not in self._changed and self._coordinator.coordinates(group):
+            if group is None or group in self._changed or group in self._unmeasured:  # they are read at listings
+                continue
+            if self._coordinator.coordinates(group):
                 self._changed[group] = None
 
     def add_appends(self, changes: Changes) -> None:
@@ -189,7 +191,7 @@ class GroupLagMonitor:
         self._unmeasured &= names.keys()
         known = set() if everything else {*self._committed, *self._unmeasured}
         self._changed.update({name: None for name in names if name not in known})
-        self._changed.update(dict.fromkeys(islice(self._committed, turn)))
+        self._changed.update(dict.fromkeys([*islice(self._committed, turn), *islice(self._unmeasured, 1)]))
         self._brokers = brokers
 
     async def _read_groups(self) -> None:

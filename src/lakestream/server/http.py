@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from lakestream.aio.single_flight import Coalescer
 from lakestream.catalog.catalog import open_catalog
 from lakestream.catalog.locations import client_settings
 from lakestream.catalog.purge import PurgeTask
@@ -123,15 +124,22 @@ class HttpProcess:
             metrics.start()
             opened.push_async_callback(metrics.close)
 
-            async def metrics_of_all() -> bytes:
+            async def read_metrics() -> bytes:
                 own = [(WORKER, one) for one in metrics.own()]
                 readings = [*await self._brokers.readings(), *own]
                 return await asyncio.to_thread(prometheus.text, readings)
+
+            scrapes: Coalescer[str, bytes] = Coalescer("http.metrics")
+            opened.push_async_callback(scrapes.close)
+
+            async def metrics_of_all() -> bytes:
+                return await scrapes.read("", read_metrics)
 
             async def cluster() -> ClusterInfo:
                 return ClusterInfo(cluster_id, VERSION, await Brokers(metadata).all())
 
             api = LakestreamApi(cluster, PROGRAM, settings.store_flags)
+            opened.push_async_callback(api.close)
             home = HomePage(cluster)
             await self._server.serve(application(health, metrics_of_all, iceberg, schemas, self._hosts(), home, api))
             opened.push_async_callback(self._server.stop)

@@ -6,7 +6,6 @@ printed once. A child reports on a pipe of its own that it is ready. No child ou
 when it ends, and they read a pipe that becomes readable then.
 """
 
-import ctypes
 import logging
 import os
 import selectors
@@ -20,6 +19,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from lakestream.aio.backoff import Backoff
 from lakestream.cli.exit_status import exit_reason, run_and_exit_status
+from lakestream.cli.process.die_with import die_with
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,6 @@ STEADY_S: Final = 60.0
 """After a run of this length, the back-off starts again at its minimum."""
 STOP_S_MAX: Final = 60.0
 READY_BYTES_MAX: Final = 4_096
-PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,8 @@ class Supervisor:
         numbers = os.read(self._signals[0], 4_096)
         if signal.SIGTERM in numbers or signal.SIGINT in numbers:
             self._stopping = True
-            print("stopping", flush=True)
+            with suppress(BrokenPipeError):  # its reader has ended
+                print("stopping", flush=True)
         if signal.SIGUSR1 in numbers:
             self._signal(signal.SIGUSR1)
 
@@ -165,17 +165,27 @@ class Supervisor:
 
     def _start(self, process: _Process) -> None:
         read_end, write_end = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
         parent = os.getpid()
         # A signal that arrives before the child has its own handlers would go to the parent's handlers, and be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        pid = os.fork()
-        if pid == 0:
+        try:
+            pid = os.fork()
+            if pid == 0:
+                os.close(read_end)
+                self._run_child(process, parent, write_end)
+        except OSError as error:
             os.close(read_end)
-            self._run_child(process, parent, write_end)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        os.close(write_end)
+            if not self._is_ready:
+                raise
+            wait_s = process.ended(time.monotonic())
+            log.warning("process.start_failed %s error=%s retry_in=%.1fs", process.child.name, error, wait_s)
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            os.close(write_end)
         process.pid, process.pipe, process.due_s, process.started_s = pid, read_end, None, time.monotonic()
         self._selector.register(read_end, selectors.EVENT_READ, process)
 
@@ -183,7 +193,7 @@ class Supervisor:
         """Runs in the new process: releases the parent's resources, and does the work."""
         code = 1
         try:
-            _die_with(parent)
+            die_with(parent)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
@@ -242,13 +252,3 @@ class Supervisor:
 
 def _wake_up(number: int, frame: object) -> None:
     """Does nothing: Python writes the signal's number to the wake-up pipe."""
-
-
-def _die_with(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends: a killed server then releases its ports immediately.
-
-    Without Linux's prctl, children stop when they read the end of their parent's pipe."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

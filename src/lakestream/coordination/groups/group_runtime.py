@@ -115,6 +115,8 @@ class GroupWriter:
 
     async def write(self, batch: _WriteBatch, current: AnyGroupRecord, heard_ms: Mapping[str, int] | None) -> None:
         """Raises Conflict if another broker owns the group, or other writers keep changing its offsets."""
+        if self.owner == ABSENT and batch.offsets:
+            await self._create_owner(batch)
         record = current if batch.record or self.version == ABSENT else None
         single = await self._remove_superseded(batch.removed) if batch.removed else {}
         left = await self._put(self._changed_blocks(batch), record, heard_ms)
@@ -132,6 +134,16 @@ class GroupWriter:
         if batch.removed:
             await self._records.remove_offsets(self._name, single)
             await self._remove_empty_blocks()
+
+    async def _create_owner(self, batch: _WriteBatch) -> None:
+        """Gives the first commits of a group a term that is above those of a deleted group of the same name.
+
+        A suspended coordinator of that group may write its last commits late, and has no reason to stop before."""
+        await self._put({}, None)
+        batch.offsets.update(
+            (partition, replace(one, sequence=one.sequence._replace(term=self.owner)))
+            for partition, one in list(batch.offsets.items())
+        )
 
     async def remove(self) -> None:
         await self._records.remove(self._name, self.version, self.owner)

@@ -18,12 +18,14 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from lakestream.errors import Conflict, Missing, Rejected, Unavailable
 from lakestream.metadata.brokers import Broker
 from lakestream.model import KiB, MiB
 from lakestream.protocol.rest.request_body import BodyTooLarge, read_json
 from lakestream.protocol.rest.router import Endpoint, ErrorTable, NotServed, RestApi, RestCall, WrongMethod, split_path
+from lakestream.protocol.rest.server import PATIENT
 
 ROOT: Final = "/api/v1"
 COMMANDS: Final = (
@@ -35,14 +37,23 @@ COMMANDS: Final = (
     ("table", "set-next-offsets"),
 )
 """Commands that open the stores."""
-OPTIONS_NOT_SENT: Final = ("--data-dir", "--metadata", "--storage", "--wal-dir", "--profile", "--config", "--server")
+OPTIONS_NOT_SENT: Final = (
+    "--data-dir",
+    "--metadata",
+    "--storage",
+    "--wal-dir",
+    "--profile",
+    "--config",
+    "--server",
+    "--parent-process",
+)
 """The server's own are used."""
 COMMANDS_MAX: Final = 4
 """Commands that run at the same time."""
 WORDS_MAX: Final = 1_000
 WORD_CHARACTERS_MAX: Final = 4 * KiB
-LINE_BYTES_MAX: Final = 4 * MiB
-OUTPUT_LINES_MAX: Final = 100
+LINE_BYTES_MAX: Final = MiB
+OUTPUT_LINES_MAX: Final = 16
 """Lines that wait for a client that reads slowly; then the command waits."""
 END_S_MAX: Final = 5.0
 
@@ -88,7 +99,7 @@ class LakestreamApi(RestApi[RestCall]):
         self._cluster = cluster
         self._program = program
         self._store_flags = store_flags
-        self._running = 0
+        self._runs: set[_CommandRun] = set()
         endpoints = [
             Endpoint("GET", "/api/v1/cluster", self._show_cluster),
             Endpoint("POST", "/api/v1/commands", self._run_command),
@@ -102,47 +113,94 @@ class LakestreamApi(RestApi[RestCall]):
     async def _show_cluster(self, call: RestCall) -> Response:
         return Response(_encode(await self._cluster()), media_type="application/json")
 
+    async def close(self) -> None:
+        """Ends all commands."""
+        await asyncio.gather(*(run.close() for run in list(self._runs)))
+
     async def _run_command(self, call: RestCall) -> Response:
         words = checked((await read_json(call.request, Command)).words)
-        if self._running >= COMMANDS_MAX:
-            raise Unavailable(f"{self._running} commands are running, which is the maximum: retry")
-        return StreamingResponse(
-            self._output([*self._program, *words, *self._store_flags]), media_type="application/x-ndjson"
-        )
+        if len(self._runs) >= COMMANDS_MAX:
+            raise Unavailable(f"{len(self._runs)} commands are running, which is the maximum: retry")
+        call.request.scope[PATIENT] = True  # a pager may read the output slowly
+        ends_with_server = ["--parent-process", str(os.getpid())]
+        run = _CommandRun([*self._program, *words, *self._store_flags, *ends_with_server])
+        self._runs.add(run)
+        run.task.add_done_callback(lambda _: self._runs.discard(run))
+        return _CommandOutput(run)
 
-    async def _output(self, command: Sequence[str]) -> AsyncIterator[bytes]:
-        """Yields the lines that a command prints, and its exit code. The end of the iteration ends the command."""
-        self._running += 1
+
+class _CommandRun:
+    """A command that runs in a process until it ends, or until nothing reads its output any more."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue(OUTPUT_LINES_MAX)
+        self.task = asyncio.get_running_loop().create_task(self._run(), name="api.command")
+
+    def abandon(self) -> None:
+        self.task.cancel()
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yields the lines that the command prints, and its exit code."""
+        while (line := await self._lines.get()) is not None:
+            yield line
+
+    async def _run(self) -> None:
         try:
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=PIPE,
-                env=environment,
-                limit=LINE_BYTES_MAX,
-                start_new_session=True,
-            )
-            lines: asyncio.Queue[bytes | None] = asyncio.Queue(OUTPUT_LINES_MAX)
-            reading = [
-                asyncio.create_task(_read(stream, name, lines), name="api.command")
-                for stream, name in ((process.stdout, "output"), (process.stderr, "error"))
-            ]
-            try:
-                ended = 0
-                while ended < len(reading):
-                    if (line := await lines.get()) is None:
-                        ended += 1
-                    else:
-                        yield line
-                yield _encode({"exit_code": await process.wait()}) + b"\n"
-            finally:
-                for task in reading:
-                    task.cancel()
-                await _end(process)
+            await self._lines.put(_encode({"exit_code": await self._exit_code()}) + b"\n")
+        except OSError as error:
+            await self._lines.put(_encode({"error": f"lakestream: the command cannot be started: {error}\n"}) + b"\n")
+        await self._lines.put(None)
+
+    async def _exit_code(self) -> int:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKESTREAM_")}
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read(process.stdout, "output"))
+                group.create_task(self._read(process.stderr, "error"))
+            return await process.wait()
         finally:
-            self._running -= 1
+            await _end(process)
+
+    async def _read(self, stream: asyncio.StreamReader | None, name: str) -> None:
+        assert stream is not None
+        while True:
+            try:
+                line = await stream.readline()
+            except ValueError:
+                line, name_of_line = f"lakestream: a line has more than {LINE_BYTES_MAX} bytes\n".encode(), "error"
+            else:
+                name_of_line = name
+            if not line:
+                return
+            await self._lines.put(_encode({name_of_line: line.decode("utf-8", "replace")}) + b"\n")
+
+
+class _CommandOutput(StreamingResponse):
+    """The output of a command, which ends when the client disconnects."""
+
+    def __init__(self, run: _CommandRun) -> None:
+        super().__init__(run.lines(), media_type="application/x-ndjson")
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._run.abandon()
 
 
 def checked(words: Sequence[str]) -> Sequence[str]:
@@ -159,16 +217,6 @@ def checked(words: Sequence[str]) -> Sequence[str]:
         if word.partition("=")[0] in OPTIONS_NOT_SENT:
             raise Rejected(f"the server runs the command on its own stores: leave out {word.partition('=')[0]}")
     return words
-
-
-async def _read(stream: asyncio.StreamReader | None, name: str, lines: "asyncio.Queue[bytes | None]") -> None:
-    assert stream is not None
-    try:
-        while line := await stream.readline():
-            await lines.put(_encode({name: line.decode("utf-8", "replace")}) + b"\n")
-    except ValueError:
-        await lines.put(_encode({"error": f"lakestream: a line has more than {LINE_BYTES_MAX} bytes\n"}) + b"\n")
-    await lines.put(None)
 
 
 async def _end(process: Process) -> None:

@@ -138,6 +138,8 @@ class _BadRequest(Exception):
 
 _UNREAD_PROGRESS_BYTES: Final = 256 * KiB
 """Of a response that its client must read in `idle_s_max`, if there are as many."""
+PATIENT: Final = "lakestream.patient"
+"""Key in the scope of a request whose client may stop reading the response for any time."""
 _NOT_READ: Final = "clients do not read their responses: retry"
 
 
@@ -269,7 +271,8 @@ def _limited(settings: HttpSettings, on_refused: Callable[[], None]) -> type[asy
                 self._unread_timer = None
 
         def _check_progress(self, unread_bytes: int) -> None:
-            if unread_bytes - self.transport.get_write_buffer_size() < _UNREAD_PROGRESS_BYTES:
+            is_patient = self._running is not None and PATIENT in self._running.scope
+            if not is_patient and unread_bytes - self.transport.get_write_buffer_size() < _UNREAD_PROGRESS_BYTES:
                 self.transport.abort()
             else:
                 self._start_unread_timer()

@@ -83,6 +83,20 @@ async def test_members_continue_without_a_rebalance_when_the_coordinator_dies(cl
     assert (record.generation, record.state) == (1, GroupState.STABLE)
 
 
+@pytest.mark.parametrize("kind", ["block", "single"])
+async def test_commit_to_a_new_group_wins_over_an_offset_of_a_deleted_group(cluster: Cluster, kind: str) -> None:
+    """A suspended coordinator of the deleted group wrote it late, or a transaction did."""
+    broker = await cluster.broker()
+    stored = await put_one(broker.store, keys.owner_key("other"), b"")  # a version of the store's counter
+    late = Committed(5, 0, "", 0, 1, sequence=CommitSequence(stored.version, 7))
+    if kind == "block":
+        await put_one(broker.store, keys.offset_block_key("g", *BlockId.of(P)), packed_block({P.number: late}))
+    else:
+        await put_one(broker.store, keys.offset_key("g", P), packed_offset(late))
+    assert await broker.groups.commit("g", Committer(), {P: Committed(9, 0, "", 0, 1)}) is None
+    assert (await broker.groups.offsets("g"))[P].offset == 9
+
+
 @pytest.mark.parametrize("ahead_ms", [0, 10 * DAY, -10 * DAY])
 async def test_member_that_died_gets_no_whole_session_from_the_next_coordinator(
     cluster: Cluster, ahead_ms: int

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -26,15 +27,16 @@ async def cluster() -> ClusterInfo:
 
 
 @contextlib.asynccontextmanager
-async def serving(script: str) -> AsyncIterator[int]:
+async def serving(script: str, settings: HttpSettings | None = None) -> AsyncIterator[int]:
     """Serves the API with a shell script instead of `lakestream`: it gets the words, then the flags of the stores."""
-    server = HttpServer(HttpSettings())
+    server = HttpServer(settings or HttpSettings())
     _, port = server.bind("127.0.0.1", 0)
     commands = LakestreamApi(cluster, ["sh", "-c", script, "sh"], ["--data-dir", "d"])
     await server.serve(application(Health({}), no_metrics, api=commands))
     try:
         yield port
     finally:
+        await commands.close()
         await server.stop()
 
 
@@ -71,7 +73,7 @@ async def test_command_gets_the_stores_of_the_server_and_its_output_is_returned(
     async with serving('echo "$@"; echo "problem" >&2; exit 3') as port:
         status, lines = await run(port, "table", "repair", "orders", "--json")
         assert status == 200
-        assert {"output": "table repair orders --json --data-dir d\n"} in lines
+        assert {"output": f"table repair orders --json --data-dir d --parent-process {os.getpid()}\n"} in lines
         assert {"error": "problem\n"} in lines
         assert lines[-1] == {"exit_code": 3}
 
@@ -96,6 +98,34 @@ async def test_commands_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
             status, body = await run(port, "doctor")
         assert (status, body) == (503, [{"error": "1 commands are running, which is the maximum: retry"}])
         writer.close()
+
+
+async def test_commands_are_limited_when_their_requests_arrive_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "COMMANDS_MAX", 2)
+    async with serving("sleep 0.5") as port:
+        statuses = [status for status, _ in await asyncio.gather(*(run(port, "doctor") for _ in range(10)))]
+        assert statuses.count(200) == 2
+        assert (await run(port, "doctor"))[0] == 200
+
+
+async def test_output_is_complete_when_the_client_stops_reading_for_a_time() -> None:
+    async with serving("seq 200000", HttpSettings(idle_s_max=1)) as port:
+        reader, writer = await send(port, "POST", "/api/v1/commands", {"words": ["doctor"]})
+        await asyncio.sleep(2.5)
+        async with asyncio.timeout(20):
+            text = await reader.read()
+        assert b'{"output":"200000\\n"}' in text
+        assert b'{"exit_code":0}' in text
+        writer.close()
+
+
+async def test_line_above_the_limit_is_reported_and_the_command_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "LINE_BYTES_MAX", 1_000)
+    async with serving("head -c 100000 /dev/zero; echo; echo last") as port:
+        _, lines = await run(port, "doctor")
+        assert {"error": "lakestream: a line has more than 1000 bytes\n"} in lines
+        assert {"output": "last\n"} in lines
+        assert lines[-1] == {"exit_code": 0}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 from starlette.responses import Response
@@ -14,7 +15,7 @@ from lakestream.catalog.identifiers import TableName, check_table_name
 from lakestream.catalog.table_metadata.builder import NewTable
 from lakestream.catalog.table_metadata.json_model import file_json
 from lakestream.coordination.freshness import FreshReadResult
-from lakestream.errors import Rejected
+from lakestream.errors import Rejected, Unavailable
 from lakestream.protocol.rest.iceberg.freshness_header import HEADER, MakeFresh, header_value, requested_wait_ms
 from lakestream.protocol.rest.iceberg.requests import (
     COMMIT_BYTES_MAX,
@@ -32,7 +33,8 @@ from lakestream.protocol.rest.request_body import read_bytes, read_json
 log = logging.getLogger(__name__)
 
 TABLES_AT_ONCE: Final = 8
-"""Calls that have a table's metadata in memory. Others wait: a metadata file has up to 64 MiB."""
+"""Loads, and as many commits, that have a table's metadata in memory. Others wait: a metadata file has up to 64 MiB."""
+SLOT_WAIT_S_MAX: Final = 10.0
 
 
 class TableCalls:
@@ -43,7 +45,7 @@ class TableCalls:
         self._guard = guard
         self._on_purge = on_purge
         self._make_fresh = make_fresh
-        self._slots = asyncio.Semaphore(TABLES_AT_ONCE)
+        self._loads, self._commits = asyncio.Semaphore(TABLES_AT_ONCE), asyncio.Semaphore(TABLES_AT_ONCE)
 
     async def list(self, call: CatalogCall) -> Response:
         """GET namespaces/{namespace}/tables"""
@@ -70,7 +72,7 @@ class TableCalls:
         new = NewTable(
             body.schema, body.partition_spec, body.write_order, body.location or "", body.properties, fresh_ids=True
         )
-        async with self._slots:
+        async with _slot(self._commits):
             if not body.stage_create:
                 return await table_response(await self._catalog.create(name, new))
             staged = await self._catalog.stage(name, new)
@@ -80,7 +82,7 @@ class TableCalls:
         """POST namespaces/{namespace}/register"""
         body = await read_json(call.request, RegisterTable)
         name = check_table_name(call.namespace, body.name)
-        async with self._slots:
+        async with _slot(self._commits):
             table = await self._catalog.register(
                 name, body.metadata_location, overwrite=bool(body.overwrite), check=self._guard
             )
@@ -94,7 +96,7 @@ class TableCalls:
         fresh = await self._fresh(call)
         headers = {} if fresh is None else {HEADER: header_value(fresh)}
         refs_only = snapshots == "refs"
-        async with self._slots:
+        async with _slot(self._loads):
             try:
                 table = await self._catalog.load(call.table, parse=refs_only)
             except NoSuchTable as error:
@@ -157,5 +159,21 @@ class TableCalls:
     async def _commit(self, name: TableName, body: CommitTable) -> Response:
         if body.identifier is not None and body.identifier.checked() != name:
             raise Rejected(f"the path names table {name}, the body {body.identifier.checked()}")
-        async with self._slots:
+        async with _slot(self._commits):
             return await table_response(await self._catalog.commit(name, body.requirements, body.updates, self._guard))
+
+
+@asynccontextmanager
+async def _slot(slots: asyncio.Semaphore) -> AsyncIterator[None]:
+    """Holds a slot until the end of the block. Unavailable if none is free in time."""
+    try:
+        async with asyncio.timeout(SLOT_WAIT_S_MAX):
+            await slots.acquire()
+    except TimeoutError:
+        raise Unavailable(
+            f"{TABLES_AT_ONCE} requests work on tables for {SLOT_WAIT_S_MAX:g} s already: retry"
+        ) from None
+    try:
+        yield
+    finally:
+        slots.release()
