@@ -128,12 +128,18 @@ class Process:
             os.killpg(self._child.pid, number)
 
     def kill(self) -> None:
-        """Sends SIGKILL and waits for the end; does nothing if the program does not run."""
+        """Sends SIGKILL and waits until all processes of the group have ended, so that their ports are free.
+
+        Does nothing if the program does not run."""
         if self._child is None:
             return
+        group = [pid for pid in self.group() if _process_group(pid) == self._child.pid]
         self.signal(signal.SIGKILL)
         self._child.wait()
         self._child = None
+        deadline_s = time.monotonic() + STOP_S_MAX
+        while any(map(_is_running, group)) and time.monotonic() < deadline_s:
+            time.sleep(0.002)
 
     def stop(self, timeout_s: float = STOP_S_MAX, dump: int | None = None) -> int:
         """Sends SIGTERM and returns the exit code; after `timeout_s` sends SIGKILL, and the code is -9.
@@ -164,6 +170,21 @@ class Process:
 
     def _log_end(self, length: int = 500) -> str:
         return self._log.read_text(errors="replace")[-length:].strip() or f"{self._log} is empty"
+
+
+def _process_group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _is_running(pid: int) -> bool:
+    """Returns whether a process is running; a zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def listens(port: int) -> bool:

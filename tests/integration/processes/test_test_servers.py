@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,27 @@ async def test_error_contains_the_output_when_a_program_exits_immediately(tmp_pa
     with pytest.raises(Unavailable, match="no-such-flag"):
         await process.wait_ready(lambda: listens(free_port()))
     process.kill()
+
+
+def test_no_process_of_a_program_runs_after_its_kill(tmp_path: Path) -> None:
+    """The children of a killed parent end some milliseconds after it, and hold their ports until then."""
+    script = "import os, time; [os.fork() for _ in range(3)]; x = bytearray(100 << 20); print('up', flush=True)"
+    script += "; time.sleep(60)"
+    log = tmp_path / "log"
+    process = Process("parent", ["-c", script], log, command=[sys.executable])
+    process.start()
+    deadline_s = time.monotonic() + 30
+    while log.read_text().count("up") < 8:
+        assert time.monotonic() < deadline_s, log.read_text()
+        time.sleep(0.01)
+    group = process.group()
+    assert len(group) == 8
+    process.kill()
+    assert not any(Path(f"/proc/{pid}/fd").exists() and _state(pid) not in "ZX" for pid in group)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
