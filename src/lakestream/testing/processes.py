@@ -180,9 +180,12 @@ def _process_group(pid: int) -> int | None:
 
 
 def _is_running(pid: int) -> bool:
-    """Returns whether a process is running; a zombie is not."""
+    """Returns whether a process is running, or one of its threads; a zombie is not.
+
+    The first thread of a killed process is a zombie while the others still end, and they hold its sockets."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
 
