@@ -46,6 +46,8 @@ MiB: Final = 1 << 20
 CATALOG_CLIENTS: Final = 4
 REGISTRY_CLIENTS: Final = 2
 RAW_CLIENTS: Final = 2
+RAW_EVERY: Final = 8
+"""One of so many requests, so that at least half of all pass the parser."""
 PIPELINED: Final = 4
 RESPONSE_S_MAX: Final = 5.0
 """On a loaded machine."""
@@ -66,6 +68,8 @@ _NOT_PARSED: Final = re.compile(
 class Counts:
     sent: int = 0
     parsed: int = 0
+    raw: int = 0
+    """Connections with requests that are not made by a correct client."""
     closed: int = 0
     """Connections that the server closed before the response to a request."""
     statuses: Counter[int] = field(default_factory=Counter)
@@ -186,6 +190,9 @@ def chunked(body: bytes, rng: random.Random) -> bytes:
 async def send_raw(port: int, rng: random.Random, counts: Counts, is_over: Callable[[], bool]) -> None:
     """Sends damaged heads, chunks and truncated requests, each on its own connection and in several pieces."""
     while not is_over() and not counts.failures:
+        while counts.raw * RAW_EVERY > counts.sent and not is_over():  # noqa: ASYNC110 - as many as other requests allow
+            await asyncio.sleep(0.01)
+        counts.raw += 1
         data = raw_request(rng)
         counts.sent += 1
         with suppress(OSError):
@@ -355,7 +362,7 @@ async def test_server_rejects_damaged_requests_and_serves_other_clients(tmp_path
         watching.cancel()
         logs = cluster.logs()
         print(
-            f"{counts.sent} requests in {took_s:.0f} s, {counts.sent / took_s:.0f}/s, {counts.parsed} passed the"
+            f"{counts.sent} requests in {took_s:.0f} s, {counts.sent / took_s:.0f}/s, {counts.raw} raw, {counts.parsed} passed the"
             f" parser, {counts.closed} connections closed\nstatuses {dict(sorted(counts.statuses.items()))}\nslowest"
             f" {counts.slowest_s:.2f} s: {counts.slowest!r}\nother clients {others.slowest_s} {others.errors[:3]}\n"
             f"{growth.bytes_max / MiB:.0f} MiB more"
