@@ -54,9 +54,17 @@ class Server:
         return self.wait_ended()
 
     def children(self) -> list[int]:
-        return [
-            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        """Returns the processes of the brokers, then that of HTTP."""
+        return children_of(self.process.pid)
+
+    def pipeline(self) -> int:
+        """Returns the process of the pipeline's driver."""
+        (found,) = [
+            pid
+            for pid in children_of(self.children()[0])
+            if b"\0pipeline\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
+        return found
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         request = urllib.request.Request(f"http://{self.http}{path}", method=method)
@@ -140,6 +148,10 @@ def wait_until(condition: Callable[[], object], wait_s: float = WAIT_S) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, f"the condition was not met within {wait_s:.0f} s"
         time.sleep(0.02)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_running(pid: int) -> bool:

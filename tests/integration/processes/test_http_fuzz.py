@@ -362,9 +362,11 @@ async def test_server_rejects_damaged_requests_and_serves_other_clients(tmp_path
         watching.cancel()
         logs = cluster.logs()
         print(
-            f"{counts.sent} requests in {took_s:.0f} s, {counts.sent / took_s:.0f}/s, {counts.raw} raw, {counts.parsed} passed the"
-            f" parser, {counts.closed} connections closed\nstatuses {dict(sorted(counts.statuses.items()))}\nslowest"
-            f" {counts.slowest_s:.2f} s: {counts.slowest!r}\nother clients {others.slowest_s} {others.errors[:3]}\n"
+            f"{counts.sent} requests in {took_s:.0f} s, {counts.sent / took_s:.0f}/s, {counts.raw} raw,"
+            f" {counts.parsed} passed the parser, {counts.closed} connections closed\n"
+            f"statuses {dict(sorted(counts.statuses.items()))}\n"
+            f"slowest {counts.slowest_s:.2f} s: {counts.slowest!r}\n"
+            f"other clients {others.slowest_s} {others.errors[:3]}\n"
             f"{growth.bytes_max / MiB:.0f} MiB more"
         )
         assert counts.failures == [], f"{counts.failures[0]}\n{logs[-6_000:]}"

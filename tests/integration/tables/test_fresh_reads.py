@@ -60,7 +60,7 @@ def test_fresh_read_returns_all_acknowledged_records(tmp_path: Path) -> None:
         produce(server, "four")
         assert duckdb_values(server, "30s") == ["four", "one", "three", "two"]
 
-        (driver,) = server.children()
+        driver = server.pipeline()
         os.kill(driver, signal.SIGSTOP)
         try:
             produce(server, "five")

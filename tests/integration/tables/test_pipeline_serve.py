@@ -49,7 +49,7 @@ def test_records_become_rows_while_processes_are_killed(tmp_path: Path) -> None:
         wait_until(lambda: "pipeline.moved ranges=" in server.output())
         assert values_in(tmp_path) == [b"one", b"two"]
 
-        (driver,) = server.children()
+        driver = server.pipeline()
         processes = descendants(driver)
         os.kill(driver, signal.SIGKILL)
         produce(server, "three")
@@ -78,7 +78,7 @@ def test_lag_is_reported_while_the_pipeline_is_stopped_or_disabled(tmp_path: Pat
         produce(server, "one")
         wait_until(lambda: values_in(tmp_path) == [b"one"])
         wait_until(lambda: server.metric("lakestream_table_records_total", topic="t") == 1)
-        (driver,) = server.children()
+        driver = server.pipeline()
         os.kill(driver, signal.SIGSTOP)
         produce(server, "two", "three")
         wait_until(lambda: server.metric("lakestream_table_lag_records", topic="t") == 2)
