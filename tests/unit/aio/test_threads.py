@@ -1,4 +1,4 @@
-"""A thread beside the loop: in order, errors come back, nobody waits for what was given up."""
+"""WorkerThread: functions run in order, their errors reach the caller, and a cancelled call delays no other."""
 
 import asyncio
 import threading

@@ -244,7 +244,7 @@ def test_validation_expires_producers_by_its_own_append_time() -> None:
     later = NOW + DAY + 1
     assert judged(state, sent(9), later) == Accepted()
     state.apply(claim(1, sent(9), appended_ms=later), NOW)
-    assert [recent.offset_start for recent in state.producers[7].recent] == [1], "it began anew"
+    assert [recent.offset_start for recent in state.producers[7].recent] == [1], "the state starts with this batch"
 
 
 def test_an_open_transaction_never_expires() -> None:
